@@ -11,22 +11,22 @@ and after a resume; another backend draws other numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from keras import ops
 
+from dtrain.task.aliases import Tensor
 from dtrain.task.backends.runtime import runtime
 
 #: Longest shift, in pixels.
 LONGEST = 4096
 
 
-def uniform(seed: Any, shape: Sequence[int]) -> Any:
+def uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
     """Return numbers from 0 to 1 that are a function of the seed: float32, of any shape."""
     return runtime().uniform(seed, shape)
 
 
-def shift_flip(x: Any, seed: Any, pixels: int = 1, flip: bool = False) -> Any:
+def shift_flip(x: Tensor, seed: Tensor, pixels: int = 1, flip: bool = False) -> Tensor:
     """Shift an image ``[height, width, channels]`` at random, and mirror it half the time.
 
     Args:

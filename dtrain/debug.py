@@ -12,7 +12,6 @@ import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,6 +22,7 @@ from dtrain.data.sources import Arrays
 from dtrain.errors import CheckFailed, CheckpointError, Interrupted, TrainingError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.aliases import Json, Logs, Tensor
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import reading
@@ -97,11 +97,11 @@ class _Finite(_Watch):
         """How many steps were made."""
         return self._done - self._begun
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Look at the weights that the training begins with."""
         self._check(False)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Look at what the step has left."""
         self._done += 1
         self._check(not math.isfinite((logs or {}).get("loss", 0.0)))
@@ -131,9 +131,7 @@ class _Finite(_Watch):
         raise CheckFailed(message, hint)
 
 
-def _first_not_finite(
-    session: Session, number: int, weight: str | None
-) -> tuple[str, str, dict[str, Any]]:
+def _first_not_finite(session: Session, number: int, weight: str | None) -> tuple[str, str, Json]:
     """Repeat a step on one device, with the framework's checks, from the state that it began with.
 
     Args:
@@ -169,7 +167,7 @@ def _first_not_finite(
     )
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Tensor) -> bool:
     # NumPy knows no bfloat16; a float64 beyond float32 is finite.
     value = np.asarray(value)
     if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype)):
@@ -238,9 +236,9 @@ class _Losses(_Watch):
         super().__init__()
         self._near, self.losses = near, list[float]()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Take the loss of an evaluation, which has no noise, where there is one."""
-        loss = float(logs.get("val_loss", logs.get("loss", math.nan)))
+        loss = float(logs["val_loss"] if "val_loss" in logs else logs.get("loss", math.nan))
         self.losses.append(loss)
         if not loss > self._near:
             self.model.stop_training = True

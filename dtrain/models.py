@@ -412,9 +412,8 @@ def _outputs(classes: int | None, outputs: int | None) -> int:
     """
     if (made := classes or outputs) is None:
         refuse("model.classes", "the targets of the dataset are no classes that can be counted, "
-               "and no row of numbers to predict", None,
-               accepted="the number of classes, or a model of your own",
-               hint="model.classes=N, or dataset.task=regression")  # fmt: skip
+               "and no row of numbers to predict", None, accepted="the number of classes, or a "
+               "model of your own", hint="model.classes=N, or dataset.task=regression")  # fmt: skip
     return made
 
 

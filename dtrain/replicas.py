@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from dtrain.errors import refuse
+from dtrain.task.aliases import Tensor
 from dtrain.task.backends.runtime import runtime
 
 
-def gather(x: Any) -> Any:
+def gather(x: Tensor) -> Tensor:
     """Return the rows of all replicas, in the order of the examples of the global batch.
 
     Each replica's step has its part of the global batch. A loss that looks across the examples
@@ -39,7 +38,7 @@ def gather(x: Any) -> Any:
     return _exchanged("gather", x)
 
 
-def sum(x: Any) -> Any:
+def sum(x: Tensor) -> Tensor:
     """Return the sum of the replicas' values: of what a replica counts, that of the global batch.
 
     Each replica's step has its part of the global batch. ``sum(part) / sum(number)`` of two sums
@@ -59,7 +58,7 @@ def sum(x: Any) -> Any:
     return _exchanged("sum", x)
 
 
-def mean(x: Any) -> Any:
+def mean(x: Tensor) -> Tensor:
     """Return the mean of the replicas' values: what a loss of a replica divides by.
 
     The losses of the replicas are averaged. So a loss that is divided by how many of its examples,
@@ -77,13 +76,9 @@ def mean(x: Any) -> Any:
     return _exchanged("mean", x)
 
 
-def _exchanged(name: str, x: Any) -> Any:
+def _exchanged(name: str, x: Tensor) -> Tensor:
     if isinstance(x, keras.KerasTensor):
-        refuse(
-            "model",
-            "is called while a functional model is put together, and would never be called again",
-            f"dtrain.replicas.{name}",
-            accepted="a call in a loss, a train_step, or the call of a layer or model",
-            typed="strategy=one_device",
-        )  # fmt: skip
+        refuse("model", "is called while a functional model is put together, and never again",
+               f"dtrain.replicas.{name}", accepted="a call in a loss, a train_step or a layer's "
+               "call", typed="strategy=one_device")  # fmt: skip
     return runtime().exchange(name, x)

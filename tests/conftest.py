@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import consent
+from dtrain.config import trust
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import journal
 from dtrain.run.folder import RunDir, read_json
@@ -76,7 +76,7 @@ def _own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    consent.begin([], None)  # of an earlier command of this process nothing is left
+    trust.begin([], None)  # of an earlier command of this process nothing is left
     path = list(sys.path)
     # Not by `monkeypatch`, which a test may send to another process.
     with pytest.MonkeyPatch.context() as patch:

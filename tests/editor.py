@@ -6,22 +6,20 @@ checks: a preset may have the keys of every option of its group, and a user's ow
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter
 
 from dtrain.config import schema
-from dtrain.config.ranges import Each, Form, Range, accepted, optional, rule
+from dtrain.config.fields import Group, key_of
+from dtrain.config.help import Help, described, help_of
 from tests.options import nested, options
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 #: What may stand for any value: a reference, or the mark of what is missing.
 REFERENCE = {"$ref": "#/definitions/reference"}
 DEFINITIONS = {"reference": {"type": "string", "pattern": r"\$\{|^\?\?\?$"}}
-TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
-#: Sections that are no groups.
-SECTIONS = ("checkpoint", "sweep")
 
 
 def texts() -> dict[str, str]:
@@ -34,30 +32,18 @@ def texts() -> dict[str, str]:
 
 def preset(group: str) -> dict[str, Any]:
     """Return the schema of a file ``GROUP/OPTION.yaml``."""
-    about = f"A preset of dtrain: {group}=NAME. {groups.help_of(group).help}"
+    about = f"A preset of dtrain: {group}=NAME. {help_of(group).help}"
     return {"$schema": DRAFT, "title": about, **_node(group), "definitions": DEFINITIONS}
 
 
 def experiment() -> dict[str, Any]:
     """Return the schema of ``experiment/NAME.yaml``: all keys, with the groups inside."""
     keys: dict[str, Any] = {"defaults": _defaults(), "hydra": {"type": "object"}}
-    given = groups.described(schema.Config, "")
-    for field in dataclasses.fields(schema.Config):
-        name = field.name
-        if name in schema.GROUPS:
-            keys[name] = {"$ref": f"{name}.json"}  # of the same folder
-        elif name in SECTIONS:
-            keys[name] = _closed(_fields(schema_of(name), name)) | {"description": given[name].help}
-        else:
-            keys[name] = _value(field, given[name])
+    for name, each in _fields(schema.Config, "").items():
+        # Groups have files of their own, in the same folder.
+        keys[name] = {"$ref": f"{name}.json"} if name in schema.GROUPS else each
     about = "An experiment of dtrain: experiment=NAME"
     return {"$schema": DRAFT, "title": about, **_closed(keys), "definitions": DEFINITIONS}
-
-
-def schema_of(section: str) -> type:
-    """Return the dataclass of a section."""
-    found: Any = next(f for f in dataclasses.fields(schema.Config) if f.name == section)
-    return found.default_factory
 
 
 def _defaults() -> dict[str, Any]:
@@ -98,12 +84,9 @@ def _node(group: str) -> dict[str, Any]:
 
 def known(group: str) -> list[str]:
     """Return all functions and classes that the options of a group name."""
-    found = set()
-    for option in options(group):
-        if option.kind is not None:
-            of_kind = [f.default for f in dataclasses.fields(option.kind) if f.name == "_target_"]
-            found |= {option.values.get("_target_"), *of_kind}
-    return sorted(map(str, found - {None, "???"}))
+    names = {option.values.get("_target_") for option in options(group)}
+    names |= {schema.target_of(option.kind) for option in options(group) if option.kind}
+    return sorted(map(str, names - {None, "???"}))
 
 
 def _any(several: list[Any]) -> dict[str, Any]:
@@ -113,60 +96,34 @@ def _any(several: list[Any]) -> dict[str, Any]:
     ]}  # fmt: skip
 
 
-def _fields(kind: type, prefix: str) -> dict[str, Any]:
-    given, inside = groups.described(kind, prefix), nested(kind)
-    found = {}
-    for field in dataclasses.fields(kind):
-        if field.name in inside:
-            name = f"{prefix}.{field.name}"
-            made = _closed(_fields(inside[field.name], name))
-            found[field.name] = made | {"description": given[field.name].help}
+def _fields(kind: type[Group], prefix: str) -> dict[str, Any]:
+    given, inside = described(kind, prefix), nested(kind)
+    keys = {}
+    for name, field in kind.model_fields.items():
+        key = key_of(name, field)
+        if name in inside:
+            made = _closed(_fields(inside[name], f"{prefix}.{name}".lstrip(".")))
+            keys[key] = made | {"description": given[key].help}
         else:
-            found[field.name] = _value(field, given[field.name])
-    return found
+            whole: Any = field.annotation
+            for mark in field.metadata:
+                whole = Annotated[whole, mark]
+            keys[key] = _value(whole, given[key])
+    return keys
 
 
-def _value(field: dataclasses.Field[Any], given: groups.Help) -> dict[str, Any]:
-    """Return the schema of a key; with ``anyOf`` where a reference may stand for a number."""
-    about = f"{given.help} Accepted: {accepted(field)}."
-    made: dict[str, Any] = {"description": about}
+def _value(annotation: Any, given: Help) -> dict[str, Any]:
+    """Return the schema of a key; a reference may stand for any value."""
+    about = f"{given.help} Accepted: {given.accepted}."
     if given.default is not None:
-        made["description"] += f" Default: {given.default}."
-    plain = _plain(field)
-    if plain is None:
-        return made
-    choices = [plain, REFERENCE]
-    if optional(field):
-        choices.insert(1, {"type": "null"})
-    return {**made, "anyOf": choices}
-
-
-def _plain(field: dataclasses.Field[Any]) -> dict[str, Any] | None:
-    """Return the schema of the values themselves; None where any may stand."""
-    if isinstance(field.default, enum.Enum):
-        return {"enum": list(type(field.default).__members__)}
-    kind = str(field.type).removesuffix(" | None")
-    items = kind.removeprefix("list[").removesuffix("]")
-    found = rule(field)
-    if kind.startswith("list["):
-        return {"type": "array", **_many(found, TYPES.get(items))}
-    if kind not in TYPES:
-        return None
-    return {"type": TYPES[kind], **_one(found)}
-
-
-def _one(found: Any) -> dict[str, Any]:
-    if isinstance(found, Range):
-        low = "exclusiveMinimum" if found.above else "minimum"
-        high = "exclusiveMaximum" if found.below else "maximum"
-        return {low: found.low, high: found.high}
-    if isinstance(found, Form) and found.values:
-        return {"enum": list(found.values)}
-    return {}
-
-
-def _many(found: Any, kind: str | None) -> dict[str, Any]:
-    if not isinstance(found, Each):
-        return {}
-    item = {"type": kind} if kind else {}
-    return {"items": {**item, **_one(found.rule)}, "minItems": found.least, "maxItems": found.most}
+        about += f" Default: {given.default}."
+    plain = TypeAdapter(annotation).json_schema()
+    if not plain.keys() - {"title", "description"}:
+        return {"description": about}
+    inner = plain.pop("$defs", None)
+    if inner is not None:  # a model in it: its keys are for dtrain to check
+        return {"description": about}
+    choices = plain.get("anyOf", [plain])
+    if {} in choices:
+        return {"description": about}
+    return {"description": about, "anyOf": [*choices, REFERENCE]}

@@ -6,10 +6,10 @@ import re
 import shlex
 
 from dtrain.__main__ import COMMANDS
-from dtrain.config import schema
+from dtrain.config import help as key_help
 from dtrain.config.overrides import key_of
 
-KEYS = groups.keys()
+KEYS = key_help.keys()
 
 
 def hint(message: str) -> str | None:

@@ -9,11 +9,9 @@ from typing import Any
 import yaml
 
 from dtrain.config import schema
-from dtrain.config.schema import strategies
+from dtrain.config.fields import Group
 
 CONF = schema.folder("conf")
-#: Groups of one dataclass for all options.
-SECTIONS = {"hardware": schema.Hardware, "trainer": schema.Trainer}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Option:
         group: as it is typed, ``optimizer/schedule``.
         name: of the option.
         about: its first comment line.
-        kind: dataclass of its keys; None where the user's own function has them.
+        kind: model of its keys; None where the user's own function has them.
         values: what its file, and those that it includes, give to the keys.
         of_model: keys that shipped models give another default, ``rules`` of a mesh.
     """
@@ -32,7 +30,7 @@ class Option:
     group: str
     name: str
     about: str
-    kind: type | None
+    kind: type[Group] | None
     values: dict[str, Any]
     of_model: tuple[str, ...] = ()
 
@@ -48,7 +46,7 @@ def _option(group: str, path: Path) -> Option:
     text = path.read_text(encoding="utf-8")
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     node = yaml.safe_load(text) or {}
-    kind: type | None = SECTIONS.get(group)
+    kind: type[Group] | None = schema.sections().get(group)
     values: dict[str, Any] = {}
     of_model: tuple[str, ...] = ()
     for each in node.pop("defaults", []):
@@ -67,7 +65,7 @@ def _option(group: str, path: Path) -> Option:
     return Option(group, path.stem, about, kind, values | node, of_model)
 
 
-def nested(kind: type) -> dict[str, type]:
-    """Return the fields of a dataclass that are dataclasses."""
-    return {field.name: strategies.Mesh for field in dataclasses.fields(kind)
-            if field.default_factory is strategies.Mesh}  # fmt: skip
+def nested(kind: type[Group]) -> dict[str, type[Group]]:
+    """Return the fields of a model that are models."""
+    fields = kind.model_fields.items()
+    return {name: type(each.default) for name, each in fields if isinstance(each.default, Group)}

@@ -23,9 +23,10 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
+from dtrain.config import help as key_help
 from dtrain.config import other_tools, schema
-from dtrain.config.groups import Help
 from dtrain.config.fields import typed
+from dtrain.config.help import Help
 from dtrain.controller import backend
 from dtrain.controller.commands import help
 from dtrain.controller.sweep import options as searches
@@ -35,12 +36,7 @@ from tests.options import CONF, Option, nested, options
 
 DOCS = schema.folder("conf").parent / "docs"
 #: Sections of the configuration that are no groups, and what each is in a title.
-SECTIONS = {
-    "init": schema.Init,
-    "finetune": schema.FineTuning,
-    "checkpoint": schema.Checkpointing,
-    "sweep": schema.Sweep,
-}
+SECTIONS = {name: kind for name, kind in schema.sections().items() if name not in schema.GROUPS}
 SWEEPERS = {"grid": searches.Grid, "random": searches.Random, "optuna": searches.Optuna}
 TABLE = "| key | default | accepted | what it is |\n|---|---|---|---|"
 INTRODUCTION = """\
@@ -169,7 +165,7 @@ def page() -> str:
     for group in schema.GROUPS:
         parts += _group(group)
     for name, kind in SECTIONS.items():
-        about = groups.help_of(name).help
+        about = key_help.help_of(name).help
         parts += [f"## {name}\n", _sentence(about), _table(kind, name)]
     parts += _sweepers()
     parts += _commands()
@@ -183,7 +179,7 @@ def page() -> str:
 
 def _group(group: str) -> list[str]:
     found = options(group)
-    about = groups.help_of(group).help
+    about = key_help.help_of(group).help
     listed = "\n".join(
         f"| `{option.name}`{' (default)' * (number == 0)} | {_cell(option.about)} |"
         for number, option in enumerate(found)
@@ -201,8 +197,13 @@ def _group(group: str) -> list[str]:
         if any(option.kind is None and not names <= set(option.values) for option in found):
             title += " that is not `custom`"
         parts += [f"{title}:\n", _rows(common)]
+    if len(found) > 2:
+        several = _of_several(group, found, common)
+        if several:
+            parts += [f"Keys of several options of `{group}`:\n", _rows(several)]
+        common |= several
     for option in found:
-        own = {k: v for k, v in _keys(option, prefix).items() if k not in common}
+        own = {k: v for k, v in _keys(option, prefix).items() if not _is_said(k, v, common)}
         first = _first_of_kind(option, found)
         if first is not option:
             alike = _keys(first, prefix)
@@ -213,6 +214,26 @@ def _group(group: str) -> list[str]:
                 parts.append(f"The keys of `{group}={first.name}`, of which these differ:\n")
             parts.append(_rows(own))
     return parts
+
+
+def _of_several(group: str, found: list[Option], common: dict[str, Help]) -> dict[str, Help]:
+    """Return the keys that two options or more have alike, with those options in their help."""
+    having: dict[tuple[str, Help], list[str]] = {}
+    for option in found:
+        for key, given in _keys(option, group.replace("/", ".")).items():
+            if common.get(key) != given:
+                having.setdefault((key, given), []).append(option.name)
+    rows: dict[str, Help] = {}
+    for (key, given), names in having.items():
+        if len(names) > 1 and key not in rows:
+            rows[key] = given._replace(help=f"{given.help} Of {', '.join(names)}.")
+    return rows
+
+
+def _is_said(key: str, given: Help, common: dict[str, Help]) -> bool:
+    """Say whether a table above has a key with the same default and help."""
+    above = common.get(key)
+    return above is not None and above[:2] == given[:2] and above.help.startswith(given.help)
 
 
 def _first_of_kind(option: Option, options: list[Option]) -> Option:
@@ -227,12 +248,12 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
         return {}
     inside = nested(option.kind)
     found: dict[str, Help] = {}
-    for name, given in groups.described(option.kind, prefix).items():
+    for name, given in key_help.described(option.kind, prefix).items():
         if name == "_target_":
             continue
         if name in inside:
             values = option.values.get(name, {})
-            for sub, text in groups.described(inside[name], f"{prefix}.{name}").items():
+            for sub, text in key_help.described(inside[name], f"{prefix}.{name}").items():
                 found[f"{prefix}.{name}.{sub}"] = _with_default(text, sub, values)
         else:
             made = _with_default(given, name, option.values)
@@ -263,7 +284,7 @@ def _sweepers() -> list[str]:
     for name, kind in SWEEPERS.items():  # each has the keys of those before it
         rows = {
             f"hydra.sweeper.{key}": given
-            for key, given in groups.described(kind, "hydra.sweeper").items()
+            for key, given in key_help.described(kind, "hydra.sweeper").items()
             if key != "_target_"
         }
         parts.append(f"### hydra/sweeper={name}\n")
@@ -278,7 +299,7 @@ def _table(kind: type, prefix: str) -> str:
     """Return the table of a section, with the defaults that ``conf/config.yaml`` gives."""
     values = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     values = values[prefix] if prefix else {"name": values["name"]}  # others are groups, sections
-    found = groups.described(kind, prefix)
+    found = key_help.described(kind, prefix)
     return _rows({
         f"{prefix}.{name}".lstrip("."): _with_default(given, name, values)
         for name, given in found.items()
@@ -295,7 +316,7 @@ def _rows(keys: dict[str, Help]) -> str:
 
 def _default(given: Help) -> str:
     if given.default is None:
-        return "" if given.type == "group" else "`???`"
+        return "" if given.accepted.endswith(".KEY=VALUE") else "`???`"
     return f"`{given.default}`"
 
 

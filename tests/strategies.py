@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from dtrain.config import targets
+from dtrain.config import trust
 from dtrain.run.strategy_plan import StrategyPlan
 from dtrain.task.backends.tensorflow import STRATEGIES
 
@@ -29,7 +29,7 @@ def chosen(takes: Callable[[type[StrategyPlan]], bool] = lambda plan: True) -> d
     found = {}
     for name, path in OF_TENSORFLOW.items():
         node = yaml.safe_load(path.read_text())
-        plan = targets.locate(node["plan"]["_target_"], "strategy.plan._target_")
+        plan = trust.locate(node["plan"]["_target_"], "strategy.plan._target_")
         if "cpu" in plan.kinds and takes(plan):
             update = ["strategy.update=sync"] if "update" in node else []
             found[name] = [f"strategy={name}", *update]

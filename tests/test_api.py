@@ -25,7 +25,7 @@ from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import NoSource, Place, placed, text_of
 from dtrain.compare.load_folders import public
-from dtrain.config import consent, given
+from dtrain.config import given, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import python_path
 from dtrain.run.folder import FORMAT, RunDir
@@ -518,7 +518,7 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
         assert "mine" in python_path.trusted() and python_path.find_given(given.names([text])[0])
     assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
-    consent.begin([], None)
+    trust.begin([], None)
     os.environ.pop(python_path.TRUST, None)
     refused = dtrain(f"resume={run.path}")
     assert "is not trusted" in refused.output

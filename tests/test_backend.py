@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dtrain.config import schema, targets
+from dtrain.config.help import values_of
 from dtrain.config.schema import strategies
-
 from dtrain.controller import backend, early_import
 from dtrain.controller.early_import import begun, task_environment
 from dtrain.controller.resources.devices import Machine
@@ -92,7 +92,7 @@ def test_registries_and_files_of_strategies_agree() -> None:
             } == set(early_import.OF_JAX)  # fmt: skip
     for name in FRAMEWORKS:
         assert set(strategies.registry(name)) - {"Strategy"} == having[name]
-    assert {each.name for each in Backend} == {*FRAMEWORKS, "auto"}
+    assert set(values_of("backend")) == {*FRAMEWORKS, "auto"}
     assert not {"tensorflow", "jax", "torch"} & sys.modules.keys()
 
 

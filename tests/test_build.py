@@ -587,7 +587,7 @@ def test_a_state_of_a_batch_is_refused_where_it_is_not_that_of_fit() -> None:
     for kind, devices, config, problem in (
         ("Mirrored", 2, with_rows("stateful", 16), "strategy=one_device"),
         ("OneDevice", 1, with_rows("stateful", 16, 16), "trainer.batch_size=8"),
-        ("OneDevice", 1, with_rows("stateful", 21), "their last batch has 5 examples and not 8"),
+        ("OneDevice", 1, with_rows("stateful", 21), "21 validation examples: are no multiple of 8"),
     ):
         with pytest.raises(UsageError, match=problem) as error:
             prepare(kind, devices, config)

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent
+from dtrain.config import private, trust
 from dtrain.errors import UsageError
 
 
@@ -19,7 +19,7 @@ from dtrain.errors import UsageError
 def _command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "the canary")
     monkeypatch.delenv("DTRAIN_ENV", raising=False)
-    consent.begin([], None)
+    trust.begin([], None)
 
 
 def read(text: str) -> Any:
@@ -42,7 +42,7 @@ def test_however_it_is_written(text: str, monkeypatch: pytest.MonkeyPatch) -> No
     config = {"a": text, "b": "oc", "c": "CANARY", "d": "env", "e": "ARY"}
     with pytest.raises(OmegaConfBaseException) as caught:
         OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    found = consent.own_error(caught.value)
+    found = private.own_error(caught.value)
     if found is not None:  # else it is no interpolation at all
         assert "asks for the variable CANARY of your environment" in str(found)
     assert "the canary" not in str(caught.value)
@@ -62,11 +62,11 @@ def test_however_it_is_written(text: str, monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_the_user_types_is_read(word: str) -> None:
-    consent.begin([word], None)
+    trust.begin([word], None)
     assert read("${oc.env:CANARY}") == "the canary"
-    assert consent.read == {"CANARY": "the canary"}
-    consent.begin(["model.x=CANARY"], None)
-    assert not consent.allowed("CANARY")
+    assert trust.command().read == {"CANARY": "the canary"}
+    trust.begin(["model.x=CANARY"], None)
+    assert not private.allowed("CANARY")
 
 
 def test_files_of_the_users_own(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_files_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "presets" / "model" / "small.yaml").write_text("x: ${oc.env:CANARY}")
     (tmp_path / "presets" / "model" / "large.yaml").write_text("${oc.env:HOME}" + " " * 2_000_000)
     os.mkfifo(tmp_path / "presets" / "pipe.yaml")
-    consent.begin([], str(tmp_path / "presets"))
-    assert consent.allowed("CANARY") and not consent.allowed("HOME")
+    trust.begin([], str(tmp_path / "presets"))
+    assert private.allowed("CANARY") and not private.allowed("HOME")
 
 
 def test_a_variable_of_ours_is_for_configurations() -> None:
-    assert consent.allowed("DTRAIN_SECRET_MODEL_API_KEY")
+    assert private.allowed("DTRAIN_SECRET_MODEL_API_KEY")
 
 
 def test_defaults_and_absent_variables() -> None:
@@ -91,25 +91,25 @@ def test_defaults_and_absent_variables() -> None:
 
 def test_a_command_of_ones_own() -> None:
     words = ["tracking.uri=http://me:${oc.env:CANARY}@host", "seed=1"]
-    command = json.loads(json.dumps(consent.signed(words, None, "http://x")))
-    assert consent.accept("resume", "r", command, ["resume=r"]) == (words, None)
-    assert consent.allowed("CANARY")
-    consent.check_named("tracking.uri", "http://x", "")  # the words are the user's own
-    assert consent.is_own_address(command, "http://x")
-    assert not consent.is_own_address(command, "http://y")
-    assert consent.is_own_address(command, None) and consent.is_own_address(None, None)
+    command = json.loads(json.dumps(private.sign_command(words, None, "http://x")))
+    assert private.accept("resume", "r", command, ["resume=r"]) == (words, None)
+    assert private.allowed("CANARY")
+    private.check_named("tracking.uri", "http://x", "")  # the words are the user's own
+    assert private.is_own_address(command, "http://x")
+    assert not private.is_own_address(command, "http://y")
+    assert private.is_own_address(command, None) and private.is_own_address(None, None)
 
 
 def test_data_at_addresses_that_the_user_has_named() -> None:
     forged = {"overrides": ["dataset.path=s3://x/a"], "config_dir": None}
-    consent.check_named("dataset.path", "s3://x/a", "")
-    consent.accept("resume", "r", forged, ["resume=r", "dataset.path=s3://y/b"])
-    consent.check_named("dataset.path", "s3://y/b", "")
+    private.check_named("dataset.path", "s3://x/a", "")
+    private.accept("resume", "r", forged, ["resume=r", "dataset.path=s3://y/b"])
+    private.check_named("dataset.path", "s3://y/b", "")
     with pytest.raises(UsageError, match=r"dataset\.validation=s3://x/a"):
-        consent.check_named("dataset.validation", "s3://x/a", "")
-    consent.begin([], None)
-    consent.accept("resume", "r", consent.signed(["dataset.path=s3://x/a"], None, None), [])
-    consent.check_named("dataset.path", "s3://x/a", "")
+        private.check_named("dataset.validation", "s3://x/a", "")
+    trust.begin([], None)
+    private.accept("resume", "r", private.sign_command(["dataset.path=s3://x/a"], None, None), [])
+    private.check_named("dataset.path", "s3://x/a", "")
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -124,29 +124,29 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_command_from_elsewhere(change: str) -> None:
-    command = {**consent.signed(["model.x=${oc.env:CANARY}"], None, None), **CHANGES[change]}
-    consent.accept("resume", "r", command, ["resume=r"])
-    assert not consent.allowed("CANARY")
+    command = {**private.sign_command(["model.x=${oc.env:CANARY}"], None, None), **CHANGES[change]}
+    private.accept("resume", "r", command, ["resume=r"])
+    assert not private.allowed("CANARY")
     with pytest.raises(UsageError, match=r"tracking\.uri=http://x: the run folder names it"):
-        consent.check_named("tracking.uri", "http://x", "")
+        private.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError, match=r"^dataset\.path=s3://x: the run folder names it"):
-        consent.check_named("dataset.path", "s3://x", "")
-    consent.begin([], None)
-    consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow", "dataset=npz"])
+        private.check_named("dataset.path", "s3://x", "")
+    trust.begin([], None)
+    private.accept("resume", "r", command, ["resume=r", "tracking=mlflow", "dataset=npz"])
     with pytest.raises(UsageError):  # a preset of theirs may name it as well
-        consent.check_named("tracking.uri", "http://x", "")
+        private.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError):
-        consent.check_named("dataset.path", "s3://x", "")
+        private.check_named("dataset.path", "s3://x", "")
     # Resumed here they are not the user's own by that.
-    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
+    again = private.sign_command(command["overrides"], command["config_dir"], "http://x")
     assert again["signature"] is None and again["uri_signature"] is None
-    consent.begin([], None)
-    consent.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
-    consent.check_named("tracking.uri", "http://x", "")
+    trust.begin([], None)
+    private.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
+    private.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError):
-        consent.check_named("dataset.path", "s3://x", "")
-    again = consent.signed(command["overrides"], command["config_dir"], "http://x")
-    assert again["signature"] is None and consent.is_own_address(again, "http://x")
+        private.check_named("dataset.path", "s3://x", "")
+    again = private.sign_command(command["overrides"], command["config_dir"], "http://x")
+    assert again["signature"] is None and private.is_own_address(again, "http://x")
 
 
 @pytest.mark.parametrize(
@@ -160,35 +160,35 @@ def test_a_command_from_elsewhere(change: str) -> None:
 )  # fmt: skip
 def test_what_is_no_command(command: Any) -> None:
     with pytest.raises(UsageError, match=r"resume=r: its command holds .*which is no override"):
-        consent.accept("resume", "r", command, ["resume=r"])
+        private.accept("resume", "r", command, ["resume=r"])
 
 
 def test_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "b"))
-    signature = consent.signed([], None, None)["signature"]
+    signature = private.sign_command([], None, None)["signature"]
     key = tmp_path / "a" / "b" / "dtrain" / "key"
     assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
     assert os.listdir(key.parent) == ["key"]
-    assert consent.signed([], None, None)["signature"] == signature
+    assert private.sign_command([], None, None)["signature"] == signature
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "c"))
-    assert consent.signed([], None, None)["signature"] != signature
+    assert private.sign_command([], None, None)["signature"] != signature
     key.write_bytes(b"short")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "b"))
-    assert consent.signed([], None, None)["signature"] is None
+    assert private.sign_command([], None, None)["signature"] is None
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))  # no place for one
-    command = consent.signed(["a=b"], None, None)
+    command = private.sign_command(["a=b"], None, None)
     assert command["signature"] is None
-    assert not consent.is_own(None, None)
+    assert not private.is_own(None, None)
 
 
 def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
     words = ["output_dir=/elsewhere", "+hydra.run.dir=/x", "hydra.sweep.dir=/x", "seed=3"]
     forged = {"overrides": words, "config_dir": None}
-    assert consent.accept("fork", "r", forged, ["fork=r"]) == (["seed=3"], None)
-    consent.begin([], None)
-    own = consent.signed(words, None, None)
-    assert consent.accept("fork", "r", own, ["fork=r"]) == (words, None)
+    assert private.accept("fork", "r", forged, ["fork=r"]) == (["seed=3"], None)
+    trust.begin([], None)
+    own = private.sign_command(words, None, None)
+    assert private.accept("fork", "r", own, ["fork=r"]) == (words, None)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
 )
 def test_words_that_no_command_has(words: list[str]) -> None:
     with pytest.raises(UsageError, match="its command holds"):
-        consent.accept("resume", "r", {"overrides": words, "config_dir": None}, ["resume=r"])
+        private.accept("resume", "r", {"overrides": words, "config_dir": None}, ["resume=r"])
 
 
 def test_hosts_that_the_user_has_named() -> None:
@@ -211,8 +211,8 @@ def test_hosts_that_the_user_has_named() -> None:
     assert found == {"hosts": ["a"], "setup": ["rm -r /"]}
     assert not list(schema.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
     forged = {"overrides": ["launcher=ssh", "launcher.setup=['rm -r /']"], "config_dir": None}
-    consent.check_named("launcher.setup", node["setup"], "")
-    consent.accept("resume", "r", forged, ["resume=r", "launcher.hosts=[a]"])
-    consent.check_named("launcher.hosts", ["a"], "")
+    private.check_named("launcher.setup", node["setup"], "")
+    private.accept("resume", "r", forged, ["resume=r", "launcher.hosts=[a]"])
+    private.check_named("launcher.hosts", ["a"], "")
     with pytest.raises(UsageError, match=r"launcher\.setup=.*the run folder names it"):
-        consent.check_named("launcher.setup", node["setup"], "")
+        private.check_named("launcher.setup", node["setup"], "")

@@ -62,7 +62,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_an_option_whose_name_is_a_number_of_hydras_is_put_in_quotes() -> None:
-    quoted = groups.option_as_text
+    quoted = schema.option_as_text
     assert quoted("debug=nan") == "debug='nan'"
     same = ["debug=overfit", "trainer.batch_size=nan", "model=nan", "seed=inf", "-m", "~debug"]
     assert list(map(quoted, same)) == same

@@ -218,7 +218,7 @@ def test_the_overrides_of_each_task_compose() -> None:
     assert len(given) > 40
     with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         for text in given:
-            words = [groups.option_as_text(word) for word in shlex.split(text) if word != "-m"]
+            words = [schema.option_as_text(word) for word in shlex.split(text) if word != "-m"]
             keys = [word for word in words if "interval(" not in word]
             optional = text.startswith(("dataset.validation", "'dataset.columns"))
             first = ["dataset=parquet"] if optional else []

@@ -8,7 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from dtrain.config import environment, schema, targets
+from dtrain.config import private, schema, targets
 from dtrain.errors import UsageError
 from dtrain.run import identity
 from tests.test_schema import GIVEN, PRESETS, composed, node
@@ -30,7 +30,7 @@ def written(config: Any) -> Any:
 
 def resolved(text: str) -> Any:
     config = OmegaConf.create(text)
-    environment.resolve(config)
+    private.resolve(config)
     return config
 
 
@@ -104,7 +104,7 @@ def test_two_jobs_of_one_process_may_have_two_secrets() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_key_of_ours_is_named_like_a_secret(preset: str) -> None:
     config = node(preset, *GIVEN.get(preset, []))
-    environment.resolve(config)
+    private.resolve(config)
     assert written(config) == targets.plain(config)
 
 
@@ -122,7 +122,7 @@ def test_words_that_may_be_written() -> None:
         " trainer: {callbacks: [{_target_: a.B, token: s3cr3t, n: 1}]},"
         " model: {password: s3cr3t}, seed: 3}"
     )
-    words = environment.as_written(list(WORDS), config)
+    words = private.as_written(list(WORDS), config)
     assert words == [
         "+dataset.api_key=${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
         "tracking.uri=http://me:${oc.env:DTRAIN_SECRET_TRACKING_URI}@host:1/",
@@ -142,7 +142,7 @@ def test_words_have_the_values_of_what_is_no_secret() -> None:
         "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
         "model.b=${oc.env:DATA,x}",
     ]  # fmt: skip
-    assert environment.as_written(words, OmegaConf.create({})) == [
+    assert private.as_written(words, OmegaConf.create({})) == [
         "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
         "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
         "model.b=${oc.env:DATA,x}",
@@ -153,7 +153,7 @@ def test_words_have_the_values_of_what_is_no_secret() -> None:
 def test_an_address_stays_in_its_quotes(quote: str) -> None:
     config = resolved("{dataset: {path: 'http://h/x?v=it[1]&token=s3cr3t'}}")
     word = f"dataset.path={quote}http://h/x?v=it[1]&token=s3cr3t{quote}"
-    [written] = environment.as_written([word], config)
+    [written] = private.as_written([word], config)
     assert written == word.replace("s3cr3t", "${oc.env:DTRAIN_SECRET_DATASET_PATH}")
     [parsed] = OverridesParser.create().parse_overrides([written])
     assert str(parsed.value()) == "http://h/x?v=it[1]&token=${oc.env:DTRAIN_SECRET_DATASET_PATH}"
@@ -161,7 +161,7 @@ def test_an_address_stays_in_its_quotes(quote: str) -> None:
 
 def test_a_word_with_escapes_has_to_be_given_again() -> None:
     config = resolved('{dataset: {login: {password: "it\'s"}}}')
-    assert environment.as_written([r"+dataset.login={password:'it\'s'}"], config) == [
+    assert private.as_written([r"+dataset.login={password:'it\'s'}"], config) == [
         "+dataset.login=???"
     ]
 

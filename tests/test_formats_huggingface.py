@@ -221,11 +221,9 @@ def test_the_package_is_imported_when_it_is_needed_and_asked_for_where_it_is_not
         "assert not {'tensorflow', 'torch', 'jax', 'keras'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == (
-        "dataset=huggingface: needs a package that is not installed (import of datasets halted; "
-        "None in sys.modules); accepted: what dtrain[hf] installs; type: pip install "
-        '"dtrain[hf]"\n'
-    ), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("dataset=huggingface: ")
+    assert done.stdout.endswith('; type: pip install "dtrain[hf]"\n')
 
 
 def test_tar_files_of_examples() -> None:

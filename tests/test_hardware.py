@@ -26,8 +26,6 @@ def test_logical_cpus_threads_and_policy() -> None:
     import keras
     import tensorflow as tf
 
-
-
     names = configured(3, threads=2, inter_op_threads=1, precision="mixed_bfloat16")
     assert names == ["CPU:0", "CPU:1", "CPU:2"]
     assert len(tf.config.list_logical_devices("CPU")) == 3
@@ -72,7 +70,7 @@ def test_gpus_that_the_plan_overlooked() -> None:
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
-        return hardware.overlooked(Hardware(kind=Kind[kind]), cluster)
+        return hardware.overlooked(Hardware(kind=kind), cluster)
 
     assert said("auto", "cpu") is None, "there are none"
     with mock.patch.object(tf.config, "list_physical_devices", lambda kind: [kind, kind]):

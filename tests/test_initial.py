@@ -45,12 +45,12 @@ CASES: list[tuple[dict[str, Any], list[Any], Any]] = [
 ]
 REFUSED: list[tuple[dict[str, Any], list[Any], str]] = [
     (OTHER, RULES[1:], "has nothing for backbone/conv/kernel (3 x 2), backbone/conv/bias (2);"),
-    (OTHER, RULES[:1], 'has nothing for head/kernel (2 x 4); accepted: its names, by init.rules='),
+    (OTHER, RULES[:1], 'has nothing for head/kernel (2 x 4); accepted: net/enc/0, net/enc/1,'),
     (OTHER, RULES[:2], "has old/0, which no weight of the model is loaded from"),
-    ({**SAME, "head/kernel": (2, 9)}, [], "its head/kernel is 2 x 9, and head/kernel of the model"),
+    ({**SAME, "head/kernel": (2, 9)}, [], "its head/kernel is 2 x 9, and head/kernel 2 x 4"),
     (SAME, [{"path": "^tail/", "skip": True}], "init.rules=^tail/: no weight of this model has"),
     (SAME, [{"path": "^tail/", "as": "head/"}], "init.rules=^tail/: no weight of this model has"),
-    ({**SAME, "head/lora_kernel_a": (2, 1)}, [], "init.weights=RUN_DIR/model.keras, where they"),
+    ({**SAME, "head/lora_kernel_a": (2, 1)}, [], "RUN_DIR/model.keras, where they"),
     ({**SAME, "head/scale": (2,)}, [], 'type: \'init.rules=[{path: "^head/scale$", skip: true}]\''),
 ]  # fmt: skip
 

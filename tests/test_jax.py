@@ -385,8 +385,8 @@ def test_a_step_of_another_backend_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         prepare("OneDevice", 1, settings(model=model))
     assert str(error.value).startswith(
-        "model=Adversaries.train_step: takes (data), as on another backend of Keras: on JAX it is "
-        "train_step(self, state, data)"
+        "model=Adversaries.train_step: takes (data), as on another backend of Keras; "
+        "accepted: train_step(self, state, data)"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dtrain.config.presets import launchers
+from dtrain.config import schema
+from dtrain.config.schema import launchers
 from dtrain.controller import k8s_job
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s import Object, Workload, render
@@ -40,7 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 def launcher(**asked: Any) -> Kubernetes:
     given = {"image": "registry.example/team/digits:1", "volume": "runs", "kind": "jobset", **asked}
-    whole = {**dataclasses.asdict(launchers.Kubernetes()), **given}
+    whole = {**schema.defaults(launchers.Kubernetes), **given}
     return Kubernetes(**{key: value for key, value in whole.items() if key != "_target_"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import kinds, targets
+from dtrain.config import kinds, targets, trust
 from dtrain.errors import UsageError
 
 
@@ -29,7 +29,7 @@ def test_places(key: str, argument: bool, kind: list[kinds.Kind]) -> None:
 def located(name: str) -> bool:
     """Whether something may be named at some place."""
     try:
-        targets.locate(name, "key._target_")
+        trust.locate(name, "key._target_")
     except UsageError:
         return False
     return True
@@ -81,7 +81,7 @@ def test_functions_of_keras() -> None:
         assert not located(f"keras.{name}"), name
     for place in ("trainer.callbacks[0]", "optimizer", "trainer.loss", "trainer.metrics[0]"):
         with pytest.raises(UsageError):
-            targets.locate("keras.layers.Dense", f"{place}._target_")
+            trust.locate("keras.layers.Dense", f"{place}._target_")
 
 
 @pytest.mark.task

@@ -158,7 +158,6 @@ def looped(
     **schedule: Any,
 ) -> Trained:
     """Make a loop of 2 epochs of 10 steps that saves nothing but the end."""
-    from dtrain.config.objective import Mode
     from dtrain.run.checkpoint import Writer
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal

@@ -13,8 +13,7 @@ import pytest
 from dtrain import datasets
 from dtrain.config.node import Node
 from dtrain.controller import derived
-from dtrain.data import options
-from dtrain.run import evaluations
+from dtrain.run import evaluations, identity
 from dtrain.run.folder import RunDir
 from tests.test_evaluate import here
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.errors import UsageError
 from dtrain.host import python_path
 from tests.conftest import QUICK, Commands
@@ -44,7 +44,7 @@ class Falling(keras.optimizers.schedules.ExponentialDecay):
 LENDS = """
 import os
 from os import system as imported
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from helper import rows, late as other
 """
 HELPER = """
@@ -81,23 +81,23 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def refusal(place: str, target: str, **node: Any) -> str:
     config: Any = {"_target_": target, **node}
     with pytest.raises(UsageError) as caught:
-        targets._check(config, place, place == "optimizer.learning_rate", False)
+        trust.check(config, place, place == "optimizer.learning_rate", False)
     assert str(caught.value).startswith(f"{place}._target_="), caught.value
     return str(caught.value)
 
 
 def test_places_that_take_the_users_own() -> None:
     for place in PLACES:
-        targets._check({"_target_": "mine.build"}, place, place == "optimizer.learning_rate", False)
+        trust.check({"_target_": "mine.build"}, place, place == "optimizer.learning_rate", False)
     for place in OTHERS:
         refusal(place, "mine.build")
     assert "'mine' is not trusted" in refusal("launcher", "mine.build")
     # Nor is it a way to code in an argument of what is not of a training.
     node = {"_target_": "dtrain.controller.launchers.Local", "x": {"_target_": "mine.build"}}
     with pytest.raises(UsageError, match=r"launcher\.x\._target_=mine\.build: .* not trusted"):
-        targets.check({"launcher": node})
+        trust.check({"launcher": node})
     with pytest.raises(UsageError, match=r"model\.x\._target_=os\.system: .*not trusted"):
-        targets.check({"model": {"_target_": "mine.build", "x": {"_target_": "os.system"}}})
+        trust.check({"model": {"_target_": "mine.build", "x": {"_target_": "os.system"}}})
 
 
 def test_modules_that_are_none_of_the_users(tmp_path: Path, monkeypatch: Any) -> None:
@@ -111,9 +111,9 @@ def test_modules_that_are_none_of_the_users(tmp_path: Path, monkeypatch: Any) ->
         (tmp_path / f"{name}.py").write_text("")
     for right in ("mine.f", "mine.Class.method", "pack.f", "pack.evil.f", "pack.inner.evil.f",
                   "pack.f.g"):  # fmt: skip
-        targets.check({"model": {"_target_": right}})
+        trust.check({"model": {"_target_": right}})
     for wrong, said in {
-        "plain.evil.f": "the folder plain is no package.*hint: touch plain/__init__.py",
+        "plain.evil.f": "'plain.evil' is in no package of your project; .*an __init__.py",
         "pack.data.evil.f": "'pack.data.evil' is in no package of your project",
         "sent.evil.f": "'sent.evil' is in no package of your project",
         "sent.code.evil.f": "a run's folder is no package",
@@ -129,25 +129,25 @@ def test_modules_that_are_none_of_the_users(tmp_path: Path, monkeypatch: Any) ->
         "../mine.build": "is not the dotted name",
     }.items():
         with pytest.raises(UsageError, match=said):
-            targets.check({"model": {"_target_": wrong}})
+            trust.check({"model": {"_target_": wrong}})
     site = tmp_path / "lib" / "site-packages"
     site.mkdir(parents=True)
     (site / "loose.py").write_text("")
     monkeypatch.chdir(site)
-    assert not targets.is_own_module("loose")
+    assert not python_path.is_own("loose")
 
 
 def test_what_a_module_only_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert targets.locate("lends.rows", "dataset._target_").__module__ == "helper"
+    assert trust.locate("lends.rows", "dataset._target_").__module__ == "helper"
     for lent, said in {
         "lends.os.system": "'os' is not trusted",
         "lends.imported": "'posix' is not trusted",
-        "lends.targets.locate": r"is dtrain's own \(dtrain.config.targets\), which lends only",
+        "lends.targets.bind": r"is dtrain's own \(dtrain.config.targets\), which lends only",
     }.items():
         with pytest.raises(UsageError, match=said):
-            targets.locate(lent, "model._target_")
+            trust.locate(lent, "model._target_")
     with pytest.raises(UsageError, match="is not trusted"):
-        targets.locate("lends.rows", "launcher._target_")
+        trust.locate("lends.rows", "launcher._target_")
     with pytest.raises(ModuleNotFoundError):
         sys.modules["lends"].other()
 
@@ -173,7 +173,7 @@ def test_code_of_an_environment_in_the_project_does_not_import_from_it(
 
 
 def test_an_interpreter_that_is_started_may_import_it() -> None:
-    targets.check({"model": {"_target_": "mine.build"}})
+    trust.check({"model": {"_target_": "mine.build"}})
     code = "import dtrain; from dtrain.host import python_path as p; p.offer(); import helper"
     environment = {"PYTHONPATH": str(Path(targets.__file__).parents[2])}
     for own, code_of in ((python_path.environment(), code), ({}, code)):

@@ -160,9 +160,9 @@ def test_splits_and_their_members() -> None:
     for part in (found.train, found.validation):
         assert all(isinstance(member.transforms[0], Padding) for member in part.members)
     assert padded(Splits(Texts()), lengths).validation is None
-    with pytest.raises(UsageError, match="a stream has batches of its own"):
+    with pytest.raises(UsageError, match=r"a stream.*type: dataset.pad=null"):
         padded(Splits(Stream(lambda: None)), lengths)
-    with pytest.raises(UsageError, match="the members of a mixture are read by themselves"):
+    with pytest.raises(UsageError, match=r"\.pad=.*a mixture"):
         padded(splits, {"y": {"buckets": [1, 2]}})
 
 

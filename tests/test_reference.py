@@ -15,6 +15,7 @@ from jsonschema import Draft7Validator
 from omegaconf import OmegaConf
 from referencing import Registry, Resource
 
+from dtrain.config import help as key_help
 from dtrain.config import schema
 from tests import reference
 from tests.options import options
@@ -44,7 +45,7 @@ def test_every_key_and_every_option_is_there() -> None:
     text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
     keys = set(re.findall(r"^\| `([\w.]+)` \|", text, re.M))
     hidden = {"strategy.mesh"}  # a table of its own keys stands for it
-    every = groups.keys()
+    every = key_help.keys()
     known = {key for key in every if not key.endswith("._target_")} - hidden
     assert known <= keys
     assert keys - known <= {key for key in keys if key.startswith("hydra.sweeper.")} | {

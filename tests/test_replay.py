@@ -16,7 +16,7 @@ import pytest
 
 from dtrain.__main__ import main
 from dtrain.compare import bits
-from dtrain.config import consent
+from dtrain.config import private
 from dtrain.controller import code_recorder
 from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.commands import replay
@@ -104,7 +104,7 @@ def files(folder: Path) -> dict[str, tuple[bytes, bool]]:
 def run_folder(folder: Path, *overrides: str) -> Path:
     """Make a folder with what a run of this user has, and a record of the code of now."""
     folder.mkdir(parents=True)
-    command = consent.signed(list(overrides), None, None)
+    command = private.sign_command(list(overrides), None, None)
     (folder / "command.json").write_text(json.dumps({**command, "format": FORMAT}))
     (folder / "config.yaml").write_text("name: x\n")
     Recorder(folder, Path("outputs")).write(last=True)
@@ -333,7 +333,7 @@ def test_a_stopped_replay_leaves_no_worktree(
     run = dtrain(*QUICK, "trainer.epochs=1")
     assert run.code == 0, run.output
     before, path = objects(project), run.rundir.command
-    longer = consent.signed([*QUICK, "trainer.epochs=9000"], None, None)
+    longer = private.sign_command([*QUICK, "trainer.epochs=9000"], None, None)
     path.write_text(json.dumps({**json.loads(path.read_text()), **longer}))
     words = [sys.executable, "-m", "dtrain", "replay", str(run.rundir.path)]
     with subprocess.Popen(words) as process:

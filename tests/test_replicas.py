@@ -192,7 +192,7 @@ def around(x: Any, **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("sparse", "takes no SparseTensor"),
+        ("sparse", "is given SparseTensor"),
         ("text", "is given string"),
         ("scalar", "is given a scalar"),
     ],

@@ -14,7 +14,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain.config import tree
-
 from dtrain.controller import resume
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity

@@ -166,7 +166,7 @@ class Rank:
 
     def find(self, planned, strategy, on_hosts):
         if self.variable not in os.environ:
-            raise UsageError(self.variable, "no host has a rank", accepted="a number", typed="RANK=0")
+            raise UsageError(self.variable, "no host has a rank", hint="RANK=0")
         placed = planned.at(os.environ["HOSTS"].split(","))
         return placed, placed.tasks[int(os.environ[self.variable])]
 '''

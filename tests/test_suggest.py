@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from dtrain.config import command_line, other_tools, schema, suggest
+from dtrain.config import help as key_help
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from tests.hints import followed, hint, is_command
 from tests.sampled import thinned
 
-KEYS = groups.keys()
+KEYS = key_help.keys()
 #: A value of another tool's key.
 TYPED = {"max_time": "2h", "monitor": "val_loss", "accelerator": "gpu", "device": "gpu",
          "precision": "16-mixed",

@@ -15,7 +15,6 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import tree
-
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.state import Record, arguments, read
 from dtrain.errors import DamagedFile, UsageError

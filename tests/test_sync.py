@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import consent, tree
+from dtrain.config import private, tree, trust
 from dtrain.controller.commands import sync
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -29,7 +29,7 @@ def leave(output_dir: Path, *words: str) -> RunDir:
     rundir.config.write_text(tree.to_yaml(composed(f"output_dir={output_dir}", *words)))
     write_json(rundir.cluster, CLUSTER.to_json())
     uri = next((word.partition("=")[2] for word in words), None)
-    write_json(rundir.command, {"format": 2, **consent.signed([], None, uri)})
+    write_json(rundir.command, {"format": 2, **private.sign_command([], None, uri)})
     journal = Journal(rundir.journal)
     journal.write("start", step=0)
     journal.write("metrics", step=1, metrics={"loss": 0.5})
@@ -124,7 +124,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a run folder, sync it, and return the exit code and what was printed."""
     monkeypatch.setenv("CANARY", "the canary")
     monkeypatch.delenv("DTRAIN_ENV", raising=False)
-    consent.begin([], None)
+    trust.begin([], None)
     (tmp_path / "run").mkdir()
     cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
     write_json(tmp_path / "run" / "cluster.json", cluster.to_json())
@@ -155,7 +155,7 @@ def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[st
     config += REST.format("x", "a")
     for command in (
         {"format": 2, "overrides": []},
-        {"format": 2, **consent.signed(["seed=1"], None, "http://127.0.0.1:9")},
+        {"format": 2, **private.sign_command(["seed=1"], None, "http://127.0.0.1:9")},
     ):
         code, printed = sent(config, command, capsys)
         assert code == 2

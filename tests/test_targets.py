@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import datasets, errors
-from dtrain.config import callables, targets
+from dtrain.config import targets, trust
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
@@ -19,7 +19,7 @@ from dtrain.run.cluster import Cluster
 SOURCE = """
 import os
 from os import system as imported
-from dtrain.config import callables; from dtrain.config import targets
+from dtrain.config import targets, trust
 
 class Made:
     def __init__(self, **given):
@@ -90,13 +90,13 @@ def test_trusted(
     variable: str, target: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", variable)
-    assert targets.is_trusted(target) is trusted
+    assert trust.is_trusted(target) is trusted
 
 
 def test_check_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tnowhere.inner")
     before = set(sys.modules)
-    targets.check({
+    trust.check({
         "model": {"_target_": "keras.applications.Nothing", "b": "_target_"},
         "dataset": {"_target_": "tnowhere.inner.f"}, "optimizer": None, "name": "_target_",
         "trainer": {"metrics": ["a", {"_target_": "keras.metrics.Nothing"}]},
@@ -153,7 +153,7 @@ UNTRUSTED = {
 def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DTRAIN_TRUST", raising=False)
     node, key, value, typed = UNTRUSTED[case]
-    message = refusal(targets.check, node)
+    message = refusal(trust.check, node)
     assert message.startswith(f"{key}={value}: "), message
     assert f": {typed}" in message
 
@@ -227,7 +227,7 @@ INNER = [
 )
 def test_a_place_takes_its_own_kind(place: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "mine,keras,dtrain")
-    message = refusal(targets._check, {"_target_": name}, place, False, False)
+    message = refusal(trust.check, {"_target_": name}, place, False, False)
     assert message.startswith(f"{place}._target_={name}: ")
 
 
@@ -235,7 +235,7 @@ def test_a_place_takes_its_own_kind(place: str, name: str, monkeypatch: pytest.M
 def test_an_argument_is_no_way_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "mine")
     node = {"_target_": "mine.build", "x": [{"_target_": name}]}
-    assert refusal(targets.check, {"model": node}).startswith(f"model.x[0]._target_={name}: ")
+    assert refusal(trust.check, {"model": node}).startswith(f"model.x[0]._target_={name}: ")
     assert refusal(targets.instantiate, {**node, "_target_": "keras.Sequential"}, "trainer.loss")
 
 
@@ -250,13 +250,13 @@ def test_an_argument_is_no_way_out(name: str, monkeypatch: pytest.MonkeyPatch) -
     ],
 )  # fmt: skip
 def test_paths_below_the_run_folder(path: Any, inside: bool) -> None:
-    assert targets.is_inside(path) is inside
+    assert trust.is_inside(path) is inside
     node = {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": path}
     config = {"trainer": {"callbacks": [node]}}
     if inside:
-        targets.check(config)
+        trust.check(config)
     else:
-        assert refusal(targets.check, config).startswith(
+        assert refusal(trust.check, config).startswith(
             errors.printable(f"trainer.callbacks[0].filepath={path}: a")
         )
 
@@ -264,16 +264,16 @@ def test_paths_below_the_run_folder(path: Any, inside: bool) -> None:
 def test_a_trusted_callback_writes_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "keras.callbacks.CSVLogger")
     node = {"_target_": "keras.callbacks.CSVLogger", "filename": "/x/y.csv"}
-    targets.check({"trainer": {"callbacks": [node]}})
+    trust.check({"trainer": {"callbacks": [node]}})
 
 
 def test_a_default_that_writes_is_inside() -> None:
-    targets.check({"trainer": {"callbacks": [{"_target_": "keras.callbacks.TensorBoard"}]}})
+    trust.check({"trainer": {"callbacks": [{"_target_": "keras.callbacks.TensorBoard"}]}})
 
 
 def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
-    message = refusal(targets.check, {"model": {"_target_": "yaml.f"}})
+    message = refusal(trust.check, {"model": {"_target_": "yaml.f"}})
     assert "hint: DTRAIN_TRUST=tmine,yaml " in message
 
 
@@ -287,7 +287,7 @@ def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_locate(name: str, expected: Any) -> None:
-    found = targets.locate(name, "m._target_")
+    found = trust.locate(name, "m._target_")
     assert found == (expected or sys.modules["tmine"].Made.other)
 
 
@@ -315,7 +315,7 @@ NOT_FOUND = {
 @pytest.mark.parametrize("case", NOT_FOUND)
 def test_locate_refuses(case: str) -> None:
     target, parts = NOT_FOUND[case]
-    message = refusal(targets.locate, target, "m._target_")
+    message = refusal(trust.locate, target, "m._target_")
     assert message.startswith(f"m._target_={target}: "), message
     assert not [part for part in parts if part not in message], message
 
@@ -327,13 +327,13 @@ def test_locate_refuses(case: str) -> None:
         ("tmine.os.system", "is not trusted"), ("tmine.imported", "is not trusted"),
         ("tmine.os.path.join", "is not trusted"),
         (
-            "tmine.targets.locate",
+            "tmine.targets.bind",
             "is dtrain's own (dtrain.config.targets), which tmine only imports",
         ),
     ],
 )  # fmt: skip
 def test_a_trusted_module_does_not_lend_its_trust(target: str, problem: str) -> None:
-    message = refusal(targets.locate, target, "m._target_")
+    message = refusal(trust.locate, target, "m._target_")
     assert message.startswith("m._target_="), message
     assert problem in message
     hint = "DTRAIN_TRUST=" if "is not trusted" in problem else "m._target_=dtrain.NAME"
@@ -357,8 +357,8 @@ def test_what_a_module_makes_of_others_is_its_own(
 
 def test_a_part_of_dtrain_can_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "dtrain.run.cluster")
-    assert targets.locate("dtrain.run.cluster.Cluster.from_json", "m._target_") == Cluster.from_json
-    assert "not trusted" in refusal(targets.locate, "dtrain.run.cluster.dataclasses.field", "m")
+    assert trust.locate("dtrain.run.cluster.Cluster.from_json", "m._target_") == Cluster.from_json
+    assert "not trusted" in refusal(trust.locate, "dtrain.run.cluster.dataclasses.field", "m")
 
 
 @pytest.mark.usefixtures("mine")
@@ -370,7 +370,7 @@ def test_errors_in_a_persons_own_module_are_seen(
     target: str, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        targets.locate(target, "m._target_")
+        trust.locate(target, "m._target_")
 
 
 @pytest.mark.usefixtures("mine")
@@ -496,8 +496,8 @@ def test_values_that_keras_takes() -> None:
 
 
 def test_an_error_of_a_users_own_function_stays_what_it_is(mine: None) -> None:
-    with pytest.raises(ZeroDivisionError), callables.blame("model", {"a": 1}, "mine.build"):
+    with pytest.raises(ZeroDivisionError), targets.blame("model", {"a": 1}, "mine.build"):
         1 / 0  # noqa: B018
     for own in (OSError, MemoryError):
-        with pytest.raises(own), callables.blame("model", {"a": 1}, "keras.Model"):
+        with pytest.raises(own), targets.blame("model", {"a": 1}, "keras.Model"):
             raise own

@@ -183,8 +183,8 @@ def asked(logdir: Path) -> tuple[Any, Any]:
 
 @pytest.mark.task
 def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
-    from dtrain.config.tree import Config
     from dtrain.config.node import Node
+    from dtrain.config.tree import Config
     from dtrain.run.folder import RunDir, write_json
     from dtrain.run.journal import Journal
     from dtrain.task.train.train import make_records

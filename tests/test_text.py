@@ -152,15 +152,15 @@ def test_loss_and_accuracy_are_means_over_tokens(kind: str, devices: int) -> Non
 REFUSED: dict[str, tuple[Any, ...]] = {
     "empty": (
         write(""), "text", {"path": "a.txt"}, "dataset.path=a.txt",
-        ["has 0 bytes to train on, which makes no example"], "dataset.path=FILE",
+        ["has 0 bytes to train on, which makes no example"], "a longer text",
     ),
     "empty, of characters": (
         write(""), "text", {"path": "a.txt", "tokens": "characters"}, "dataset.path=a.txt",
-        ["has 0 characters"], "dataset.path=FILE",
+        ["has 0 characters"], "a longer text",
     ),
     "all held out": (
         write("ab"), "text", {"path": "a.txt", "validation_split": 0.9}, "dataset.path=a.txt",
-        ["has 0 bytes to train on"], "dataset.path=FILE",
+        ["has 0 bytes to train on"], "a longer text",
     ),
     "shorter than an example": (
         write(LETTERS), "text", {"path": "a.txt", "length": 26, "validation_split": 0},
@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     ),
     "one byte to evaluate on": (
         write("0123456789"), "text", {"path": "a.txt", "length": 5}, "dataset.path=a.txt",
-        ["1 bytes to evaluate on", "another dataset.validation_split"], "dataset.path=FILE",
+        ["1 bytes to evaluate on", "another dataset.validation_split"], "a longer text",
     ),
     "the sample": (
         None, "text", {"length": 200_058, "validation_split": 0.5}, "dataset.length=200058",

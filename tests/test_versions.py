@@ -68,7 +68,6 @@ def test_in_a_task() -> None:
     import keras
     import tensorflow as tf
 
-
     from dtrain.run import identity
 
     found = identity.versions("tensorflow")

@@ -55,8 +55,7 @@ def _of_classes(scores: Any) -> Any:
     width = scores.shape[-1] if len(scores.shape) > 1 else 1
     if width is None or width < 2:
         refuse("predict.function", f"an output has {width} scores of each row", "argmax or top_k",
-               accepted="2 or more, or a function of your own",
-               hint="the command without predict.function")  # fmt: skip
+               accepted="2 or more, or a function of your own, or none")  # fmt: skip
     return scores
 
 
@@ -102,9 +101,8 @@ class Columns:
         for part in self.include:
             at, title = PARTS[part]
             if at >= len(parts) or parts[at] is None:
-                refuse("predict.include", "the data has none", part,
-                       accepted="inputs, or data with labels",
-                       typed="'predict.include=[inputs]'")  # fmt: skip
+                refuse("predict.include", "the data has none", part, accepted="inputs, or data "
+                       "with labels", typed="'predict.include=[inputs]'")  # fmt: skip
             for name, leaf in nest.named(parts[at]):
                 if leaf is not None:
                     _add(columns, f"{title}.{name}" if name else title, leaf, rows)
@@ -176,9 +174,8 @@ def _add(columns: dict[str, Any], name: str, leaf: Any, rows: int | None) -> Non
 
 
 def _refused(name: str, problem: str) -> UsageError:
-    return UsageError("predict.function", problem, name,
-                      accepted="columns of numbers or texts, one shape in every row",
-                      hint="a predict.function of your own that makes such columns")  # fmt: skip
+    return UsageError("predict.function", problem, name, accepted="columns of numbers or texts, "
+                      "one shape in every row, as of a function of your own")  # fmt: skip
 
 
 def texts(name: str, column: np.ndarray, first: int) -> np.ndarray:

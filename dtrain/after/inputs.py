@@ -68,7 +68,7 @@ def check(
 
     if (problem := spec_difference(spec(built_on), spec(source))) is not None:
         refuse("dataset", problem, part, accepted=f"data with the {part} of the run's own",
-               typed=_HINTS[part])  # fmt: skip
+               hint=_HINTS[part])  # fmt: skip
 
 
 def explain(source: Source | Stream, built_on: Source | Stream) -> None:
@@ -126,9 +126,8 @@ def find_slices(source: Source | Stream, examples: int, by: str) -> Slices:
     if by == LABEL and values.ndim == 2:  # one-hot
         values = np.argmax(values, axis=1)
     if values.ndim != 1:
-        raise _refused(
-            by, f"has the shape {list(values.shape[1:])} for each example, not one value"
-        )
+        shape = list(values.shape[1:])
+        raise _refused(by, f"has the shape {shape} for each example, not one value")
     distinct, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     if len(distinct) > MOST:
         raise _refused(by, f"has {len(distinct):,} different values, of at most {MOST:,}")
@@ -200,5 +199,4 @@ def _name(value: Any, words: list[str]) -> str:
 
 def _refused(by: str, problem: str) -> UsageError:
     return UsageError("evaluate.by", problem, by,
-                      accepted="label, a column of a table, or the name of an input",
-                      typed="evaluate.by=label")  # fmt: skip
+                      accepted="label, a column of a table, or the name of an input")  # fmt: skip

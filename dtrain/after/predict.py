@@ -148,8 +148,7 @@ class Predict(Action):
             return Store(self._to, manifest)
         except OSError as error:
             raise UsageError("to", f"cannot be written ({error.strerror})", self._to,
-                             accepted="a folder that may be written, on a disk with space",
-                             hint="to=FOLDER") from None  # fmt: skip
+                             accepted="a folder on a disk with space") from None  # fmt: skip
 
     def _chosen(self, data: dataset.Data) -> tuple[str, Source]:
         """Return the name of the split whose rows are predicted, and its examples."""
@@ -161,8 +160,7 @@ class Predict(Action):
                    typed="predict.split=train")  # fmt: skip
         if isinstance(source, Stream):
             refuse("dataset", "is a stream, whose rows cannot be read by their numbers", name,
-                   accepted="a dataset with random access",
-                   hint="a list, arrays, files of rows or of records")  # fmt: skip
+                   accepted="random access: a list, arrays, files of rows or records")  # fmt: skip
         return name, source
 
     def _model(
@@ -194,12 +192,9 @@ class Predict(Action):
         model = untrained(config, built_on, strategy)
         build.refuse_methods(model, "predict", "make_predict_function")
         if checks.stateful_layers(model):
-            refuse(
-                "model", "has layers that keep a state from one batch to the "
-                "next, and pieces are predicted in any order", type(model).__name__,
-                accepted="a model without stateful=true",
-                hint="the model with stateful=false, and the weights of this one",
-            )  # fmt: skip
+            refuse("model", "has layers that keep a state from one batch to the next, and pieces "
+                   "are predicted in any order", type(model).__name__,
+                   accepted="one with stateful=false, and the weights of this one")  # fmt: skip
         return model
 
     def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from dtrain.config import environment, names, schema, suggest, targets, tree
+from dtrain.config import names, private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
 from dtrain.config.schema import strategies
 from dtrain.config.schema.running import TRAIN
@@ -76,13 +76,13 @@ def settle(composed: DictConfig) -> tree.Config:
         schema.refuse_left_out(HydraConfig.get().runtime.choices)
     tree.check_sizes(composed)
     try:
-        environment.resolve(composed)
+        private.resolve(composed)
     except OmegaConfBaseException:
         tree.check_references(composed)  # finds the key, which the exception does not say
         raise
     check(composed)
     plain = targets.plain(composed)
-    targets.check(plain)
+    trust.check(plain)
     names.check(plain)
     config = tree.typed(composed)
     if config.backend == "auto":

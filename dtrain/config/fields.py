@@ -127,7 +127,9 @@ class Form:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return what pydantic checks a value by."""
-        return core_schema.no_info_plain_validator_function(self.checked)
+        return core_schema.no_info_plain_validator_function(
+            self.checked, json_schema_input_schema=core_schema.any_schema()
+        )
 
     def checked(self, value: Plain) -> Plain:
         """Return the value.

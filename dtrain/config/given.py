@@ -2,7 +2,7 @@
 
 It holds arrays, and modules with the functions and classes that only the caller's process has. The
 name of such a module is the digest of its text: where the overrides that name it are the user's own
-(:mod:`dtrain.config.consent`), its text is, too, and it is trusted for this run alone.
+(:mod:`dtrain.config.private`), its text is, too, and it is trusted for this run alone.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, consent, given, schema, targets, tree
+from dtrain.config import command_line, given, private, schema, tree, trust
 from dtrain.config.overrides import CONFIG_NAME, of_sources, parse
 from dtrain.errors import UsageError, refuse
 
@@ -106,7 +106,7 @@ def check_overrides(overrides: list[str]) -> None:
     """Refuse what Hydra obeys while it composes, of a run folder that is none of the user's."""
     for each in OverridesParser.create().parse_overrides(of_sources(overrides)):
         key, value = each.key_or_group, each.value()
-        consent.check_named(key, value, f"{each.input_line} in the command, if it may be read")
+        private.check_named(key, value, f"{each.input_line} in the command, if it may be read")
         if key != CONFIG_NAME:
             for place in value if isinstance(value, list) else [value]:
                 _check_place(key, str(place))
@@ -182,7 +182,7 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not targets.is_trusted(str(target)):
+    if target not in _SWEEPERS and not trust.is_trusted(str(target)):
         refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():

@@ -88,11 +88,11 @@ def _help(kind: type[Group], name: str, key: str) -> Help:
 @functools.cache
 def sentences(kind: type[Group]) -> dict[str, str]:
     """Return the sentence below each field of a model, those that it inherits as well."""
-    texts: dict[str, str] = {}
+    texts = {"target_": "Function or class that the option is of."}
     for each in reversed(kind.__mro__):
         if issubclass(each, Group):
             texts |= _of_file(inspect.getsourcefile(each) or "").get(each.__name__, {})
-    return texts
+    return {name: texts[name] for name in kind.model_fields}
 
 
 @functools.cache

@@ -37,49 +37,38 @@ class Kind:
     package: str = "keras"
 
 
+#: dtrain, Keras, PyTorch and its metrics, of which some names may be given without trust, and all
+#: only one by one. Their functions check their arguments, or fail over them.
+KNOWN = ("dtrain", "keras", "torch", "torchmetrics")
 #: Keras' layers that run code which a file or an argument brings.
 _CODE = r"Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer"
 _CLASS = r"[A-Z]\w*"
-
-#: Functions of dtrain.datasets.
-_DATASETS = "|".join((
-    "array_record",
-    "digits",
-    "huggingface",
-    "image_folder",
-    "mixture",
-    "npy",
-    "npz",
-    "synthetic",
-    "table",
-    "text",
-    "tfds",
-    "tfrecord",
-))  # fmt: skip
+#: Keras' callbacks that neither send anything nor run code of an argument.
+CALLBACKS = (
+    "EarlyStopping", "History", "LearningRateScheduler", "ProgbarLogger", "ReduceLROnPlateau",
+    "SwapEMAWeights", "TerminateOnNaN", "BackupAndRestore", "CSVLogger", "ModelCheckpoint",
+    "TensorBoard")  # fmt: skip
+#: Callbacks that write: the argument that says where, and Keras' default of it.
+WRITES = {"BackupAndRestore": ("backup_dir", None), "CSVLogger": ("filename", None),
+          "ModelCheckpoint": ("filepath", None), "TensorBoard": ("log_dir", "logs")}  # fmt: skip
 
 MODEL = Kind(
     "model", "dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential",
     r"dtrain\.models\.(cnn|mlp|resnet|transformer|wide_deep)|keras\.(models\.)?(Model|Sequential)"
-    rf"|keras\.applications\.([a-z]\w*\.)?{_CLASS}",
-    ("Model",), (), "keras.src.applications",
+    rf"|keras\.applications\.([a-z]\w*\.)?{_CLASS}", ("Model",), (), "keras.src.applications",
 )  # fmt: skip
 DATASET = Kind(
     "dataset", "dtrain.datasets.*",
-    rf"dtrain\.datasets\.({_DATASETS})",
+    r"dtrain\.datasets\.(array_record|digits|huggingface|image_folder|mixture|npy|npz|synthetic"
+    r"|table|text|tfds|tfrecord)",
 )  # fmt: skip
 AUGMENT = Kind(
     "augmentation", "dtrain.augment.*, keras.layers.*",
-    rf"dtrain\.augment\.shift_flip|keras\.layers\.(?!({_CODE})$){_CLASS}",
-    ("layers.Layer",),
+    rf"dtrain\.augment\.shift_flip|keras\.layers\.(?!({_CODE})$){_CLASS}", ("layers.Layer",),
 )  # fmt: skip
-STRATEGY = Kind(
-    "strategy", "dtrain.task.strategies.*",
-    rf"dtrain\.task\.strategies\.{_CLASS}",
-)  # fmt: skip
-PLAN = Kind(
-    "plan of a strategy", "dtrain.task.strategies.plans.*",
-    rf"dtrain\.task\.strategies\.plans\.{_CLASS}",
-)  # fmt: skip
+STRATEGY = Kind("strategy", "dtrain.task.strategies.*", rf"dtrain\.task\.strategies\.{_CLASS}")
+PLAN = Kind("plan of a strategy", "dtrain.task.strategies.plans.*",
+            rf"dtrain\.task\.strategies\.plans\.{_CLASS}")  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
     r"dtrain\.controller\.launchers\.(auto|Env|Inline|Kubernetes|Local|Ray|Ssh|slurm\.choose)",
@@ -91,58 +80,26 @@ ENVIRONMENT = Kind(
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
-    r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate"
-    r"|predict\.Predict)|debug\.(Nan|Overfit|OneBatch))",
+    r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate|predict\.Predict)"
+    r"|debug\.(Nan|Overfit|OneBatch))",
 )  # fmt: skip
-PREDICTED = Kind(
-    "function of predictions", "dtrain.after.columns.{argmax,top_k}",
-    r"dtrain\.after\.columns\.(argmax|top_k)", (), ("outputs",),
-)  # fmt: skip
-TRACKER = Kind(
-    "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
-    r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)",
-)  # fmt: skip
-OPTIMIZER = Kind(
-    "optimizer", "keras.optimizers.*", rf"keras\.optimizers\.{_CLASS}", ("optimizers.Optimizer",)
-)
+PREDICTED = Kind("function of predictions", "dtrain.after.columns.{argmax,top_k}",
+                 r"dtrain\.after\.columns\.(argmax|top_k)", (), ("outputs",))  # fmt: skip
+TRACKER = Kind("tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
+               r"dtrain\.tracking\.(mlflow\.tracker\.MLflow|none\.NoTracker)")  # fmt: skip
+OPTIMIZER = Kind("optimizer", "keras.optimizers.*", rf"keras\.optimizers\.{_CLASS}",
+                 ("optimizers.Optimizer",))  # fmt: skip
 SCHEDULE = Kind(
     "learning-rate schedule", "dtrain.schedules.*, keras.optimizers.schedules.*",
     rf"dtrain\.schedules\.(cosine|warmup)|keras\.optimizers\.schedules\.{_CLASS}",
     ("optimizers.schedules.LearningRateSchedule",),
 )  # fmt: skip
-LOSS = Kind(
-    "loss", "keras.losses.*", r"keras\.losses\.[a-zA-Z]\w*", ("losses.Loss",),
-    ("y_true", "y_pred"), "keras.src.losses",
-)  # fmt: skip
-TORCH_OPTIMIZER = Kind(
-    "optimizer", "torch.optim.*", rf"torch\.optim\.{_CLASS}", ("optim.Optimizer",),
-    package="torch",
-)  # fmt: skip
-TORCH_SCHEDULE = Kind(
-    "learning-rate schedule", "torch.optim.lr_scheduler.*",
-    rf"torch\.optim\.lr_scheduler\.{_CLASS}", ("optim.lr_scheduler.LRScheduler",),
-    package="torch",
-)  # fmt: skip
-TORCH_LOSS = Kind(
-    "loss", "torch.nn.*Loss, torch.nn.functional.*",
-    r"torch\.nn\.[A-Z]\w*Loss|torch\.nn\.functional\.[a-z]\w*", ("nn.modules.loss._Loss",),
-    ("input", "target"), "torch.nn.functional", "torch",
-)  # fmt: skip
-TORCH_METRIC = Kind(
-    "metric", "torchmetrics.*", rf"torchmetrics\.([a-z]\w*\.)?{_CLASS}", ("Metric",),
-    package="torchmetrics",
-)  # fmt: skip
+LOSS = Kind("loss", "keras.losses.*", r"keras\.losses\.[a-zA-Z]\w*", ("losses.Loss",),
+            ("y_true", "y_pred"), "keras.src.losses")  # fmt: skip
 METRIC = Kind("metric", "keras.metrics.*", rf"keras\.metrics\.{_CLASS}", ("metrics.Metric",))
-#: Keras' callbacks that neither send anything nor run code of an argument.
-CALLBACKS = (
-    "EarlyStopping", "History", "LearningRateScheduler", "ProgbarLogger", "ReduceLROnPlateau",
-    "SwapEMAWeights", "TerminateOnNaN", "BackupAndRestore", "CSVLogger", "ModelCheckpoint",
-    "TensorBoard",
-)  # fmt: skip
 CALLBACK = Kind(
     "callback that keeps to the run folder", "those of keras.callbacks that neither send nor run",
-    rf"keras\.callbacks\.({'|'.join(CALLBACKS)})",
-    ("callbacks.Callback",),
+    rf"keras\.callbacks\.({'|'.join(CALLBACKS)})", ("callbacks.Callback",),
 )  # fmt: skip
 LAYER = Kind(
     "layer", "keras.layers.*", rf"keras\.layers\.(?!({_CODE})$){_CLASS}|keras\.Input",
@@ -155,37 +112,37 @@ PART = Kind(
     ("initializers.Initializer", "regularizers.Regularizer", "constraints.Constraint",
      "dtype_policies.DTypePolicy", "random.SeedGenerator"),
 )  # fmt: skip
-ACTIVATION = Kind(
-    "activation", "keras.activations.*", r"keras\.activations\.[a-z]\w*", (), ("x",),
-    "keras.src.activations",
+ACTIVATION = Kind("activation", "keras.activations.*", r"keras\.activations\.[a-z]\w*", (), ("x",),
+                  "keras.src.activations")  # fmt: skip
+TORCH_OPTIMIZER = Kind("optimizer", "torch.optim.*", rf"torch\.optim\.{_CLASS}",
+                       ("optim.Optimizer",), package="torch")  # fmt: skip
+TORCH_SCHEDULE = Kind(
+    "learning-rate schedule", "torch.optim.lr_scheduler.*",
+    rf"torch\.optim\.lr_scheduler\.{_CLASS}", ("optim.lr_scheduler.LRScheduler",), package="torch",
 )  # fmt: skip
+TORCH_LOSS = Kind(
+    "loss", "torch.nn.*Loss, torch.nn.functional.*",
+    r"torch\.nn\.[A-Z]\w*Loss|torch\.nn\.functional\.[a-z]\w*", ("nn.modules.loss._Loss",),
+    ("input", "target"), "torch.nn.functional", "torch",
+)  # fmt: skip
+TORCH_METRIC = Kind("metric", "torchmetrics.*", rf"torchmetrics\.([a-z]\w*\.)?{_CLASS}",
+                    ("Metric",), package="torchmetrics")  # fmt: skip
 
 #: What is called at each key.
-PLACES = {
-    "model": MODEL, "dataset": DATASET, "dataset.augment": AUGMENT, "strategy": STRATEGY,
-    "strategy.plan": PLAN, "action": ACTION, "action.function": PREDICTED,
-    "debug": ACTION,
-    "launcher": LAUNCHER, "launcher.environment": ENVIRONMENT, "tracking": TRACKER,
-    "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
-    "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
-}  # fmt: skip
-#: What may be called there as well, of PyTorch's.
-TORCH = {
-    "optimizer": TORCH_OPTIMIZER, "optimizer.schedule": TORCH_SCHEDULE, "trainer.loss": TORCH_LOSS,
-    "trainer.metrics": TORCH_METRIC,
+PLACES: dict[str, tuple[Kind, ...]] = {
+    "model": (MODEL,), "dataset": (DATASET,), "dataset.augment": (AUGMENT,),
+    "strategy": (STRATEGY,), "strategy.plan": (PLAN,), "debug": (ACTION,),
+    "action": (ACTION,), "action.function": (PREDICTED,), "tracking": (TRACKER,),
+    "launcher": (LAUNCHER,), "launcher.environment": (ENVIRONMENT,),
+    "optimizer": (OPTIMIZER, TORCH_OPTIMIZER), "optimizer.schedule": (SCHEDULE, TORCH_SCHEDULE),
+    "trainer.loss": (LOSS, TORCH_LOSS), "trainer.metrics": (METRIC, TORCH_METRIC),
+    "trainer.callbacks": (CALLBACK,),
 }  # fmt: skip
 #: Groups, and keys, below which a function or class of the user's own project is called.
 OWN = ("model", "dataset", "optimizer", "trainer", "action.function")
 #: What may be an argument of what is called.
 ARGUMENTS = (MODEL, LAYER, PART, ACTIVATION, OPTIMIZER, SCHEDULE, LOSS, METRIC)
-_EVERY = (*PLACES.values(), *TORCH.values(), LAYER, PART, ACTIVATION)
-#: Callbacks that write: the argument that says where, and Keras' default of it.
-WRITES = {
-    "BackupAndRestore": ("backup_dir", None),
-    "CSVLogger": ("filename", None),
-    "ModelCheckpoint": ("filepath", None),
-    "TensorBoard": ("log_dir", "logs"),
-}
+EVERY = tuple(dict.fromkeys([*sum(PLACES.values(), ()), LAYER, PART, ACTIVATION]))
 
 
 def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
@@ -203,12 +160,7 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
         return (DATASET,)
     if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
         return ARGUMENTS
-    for length in (2, 1):
-        place = ".".join(parts[:length])
-        kind = PLACES.get(place)
-        if kind is not None and (length == 2 or len(parts) == 1):
-            return (kind, TORCH[place]) if place in TORCH else (kind,)
-    return ()
+    return PLACES.get(".".join(parts[:2]), ())
 
 
 def takes_own(key: str) -> bool:
@@ -218,22 +170,22 @@ def takes_own(key: str) -> bool:
 
 def named(target: str, kinds: tuple[Kind, ...]) -> list[Kind]:
     """Return those of ``kinds`` that a thing called ``target`` may be of."""
-    return [kind for kind in kinds or _EVERY if re.fullmatch(kind.names, target)]
+    return [kind for kind in kinds or EVERY if re.fullmatch(kind.names, target)]
 
 
-def fits(found: Any, target: str, kinds: list[Kind]) -> bool:
-    """Say whether what was found by the name ``target`` is of one of ``kinds``.
+def fits(value: Any, target: str, kinds: list[Kind]) -> bool:
+    """Say whether what was imported by the name ``target`` is of one of ``kinds``.
 
     dtrain's own names are written out above, and need no look.
     """
-    return target.startswith("dtrain.") or any(_is(found, kind) for kind in kinds)
+    return target.startswith("dtrain.") or any(_is(value, kind) for kind in kinds)
 
 
-def _is(found: Any, kind: Kind) -> bool:
-    if inspect.isclass(found):
+def _is(value: Any, kind: Kind) -> bool:
+    if inspect.isclass(value):
         package = sys.modules[kind.package]
-        return issubclass(found, tuple(attrgetter(base)(package) for base in kind.bases))
-    if kind.first is None or not inspect.isfunction(found):
+        return issubclass(value, tuple(attrgetter(base)(package) for base in kind.bases))
+    if kind.first is None or not inspect.isfunction(value):
         return False
-    first = tuple(inspect.signature(found).parameters)[: len(kind.first)]
-    return first == kind.first and f"{found.__module__}.".startswith(f"{kind.home}.")
+    first = tuple(inspect.signature(value).parameters)[: len(kind.first)]
+    return first == kind.first and f"{value.__module__}.".startswith(f"{kind.home}.")

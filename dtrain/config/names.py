@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, suggest, targets
-from dtrain.config.callables import KNOWN, bind, check_kinds, signature_of
+from dtrain.config import kinds, suggest, trust
+from dtrain.config.kinds import KNOWN
+from dtrain.config.targets import bind, check_kinds, signature_of
 from dtrain.data.options import divided
 from dtrain.errors import nearest, refuse
 from dtrain.host.packages import version
@@ -98,7 +99,7 @@ def _check_public(key: str, target: str) -> None:
     for position in range(1, len(parts)):
         names = _public(package).get(".".join(parts[:position]))
         if names is not None and parts[position] not in names and _is_of_this_version(package):
-            raise targets.missing(key, target, position, names)
+            raise trust.missing(key, target, position, names)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -116,7 +117,7 @@ def _check_text(name: str, value: str) -> None:
     """Refuse a loss or a metric that is a text and none of Keras'."""
     key, (what, module, more) = f"trainer.{name}", _TEXTS[name]
     if value.startswith(TORCH):
-        targets.check({"_target_": value}, key)
+        trust.check({"_target_": value}, key)
         _check_public(key, value)
         return
     names = {*_public("keras")[f"keras.{module}.get"], *more}
@@ -140,7 +141,7 @@ def check_arguments(config: Mapping[str, Any]) -> None:
     """
     for key, node, inner in nodes(config, ""):
         if kinds.takes_own(key):
-            function = targets.locate(node["_target_"], f"{key}._target_", inner)
+            function = trust.locate(node["_target_"], f"{key}._target_", inner)
             _check_arguments(key, node, function)
 
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, guard, preset_files, schema, tree
+from dtrain.config import guard, preset_files, private, schema, tree, trust
 from dtrain.config.check import settle
 from dtrain.config.explain import explain
 from dtrain.config.overrides import of_sources
@@ -122,7 +122,7 @@ def composed(given: list[str], command: Command) -> int:
     try:
         if command.of_project:
             given = project.words(given)
-        consent.begin(given, project.typed_config_dir(given))
+        trust.begin(given, project.typed_config_dir(given))
         sys.argv[1:] = command.arguments(given)
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
@@ -132,7 +132,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = consent.own_error(error) or explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)
@@ -214,7 +214,7 @@ def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     words = [*of_sources(overrides["hydra"]), *overrides["task"]]
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        environment.as_written(words, node),
+        private.as_written(words, node),
         sources.get("command-line"), tree.address(config),
     )  # fmt: skip
 

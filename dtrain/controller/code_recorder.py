@@ -20,7 +20,7 @@ from typing import Any
 
 import dtrain
 from dtrain import secrets
-from dtrain.config import consent
+from dtrain.config import private
 from dtrain.errors import DamagedFile, DtrainError
 from dtrain.files import reading, writing
 from dtrain.host import git, packages, python_path, variables
@@ -142,7 +142,7 @@ def record(
         "packages": {"python": platform.python_version(), **versions},
     }  # fmt: skip
     state["digest"] = code.digest_of(state)
-    state["signature"] = consent.signature(state["digest"])
+    state["signature"] = private.signature(state["digest"])
     return state, patch
 
 

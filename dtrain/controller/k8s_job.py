@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from dtrain import errors
-from dtrain.config import environment, tree
-from dtrain.config.consent import PREFIX
+from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
+from dtrain.config.private import PREFIX
 from dtrain.config.tree import Config
 from dtrain.controller.backend import reads
 from dtrain.controller.folders import unwritable
@@ -179,7 +179,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
                accepted="the name of a PersistentVolumeClaim",
                hint="launcher.volume=NAME")  # fmt: skip
     for key, value in tree.flatten(tree.written(config)).items():
-        for name in sorted(environment.variables(value)):
+        for name in sorted(private.variables(value)):
             if name.startswith(PREFIX):
                 refuse(
                     key, "a secret that is typed would be in the manifest", "(a secret)",

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import consent, schema, suggest, tree
+from dtrain.config import private, schema, suggest, tree
 from dtrain.config.node import Unresolvable, to_plain
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.tree import Config
@@ -36,7 +36,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         uri: ``tracking.uri`` as it is written.
     """
     kept = [override for override in overrides if not schema.has_mark(key_of(override), "once")]
-    return {"format": FORMAT, **consent.signed(kept, config_dir, uri)}
+    return {"format": FORMAT, **private.sign_command(kept, config_dir, uri)}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -98,7 +98,7 @@ def of_run(
     if past is None or not rundir.config.is_file():
         raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
-    overrides, config_dir = consent.accept(key, folder, past, given)
+    overrides, config_dir = private.accept(key, folder, past, given)
     kept = [
         override
         for override in overrides

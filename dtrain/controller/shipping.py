@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from dtrain.config import consent, tree
+from dtrain.config import private, tree, trust
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files import reading
@@ -51,7 +51,7 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
     ):
         schemas.read(path, kind)
     command = reading.read_json(rundir.command)
-    consent.grant_own(command)
+    private.grant_own(command)
     if foreign and isinstance(make_tracker(config), NoTracker):
         config.tracking = config.tracking.replaced(_target_=MLFLOW)
     written = tree.address(config)
@@ -61,11 +61,11 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         config.output_dir = str(_output_dir(whole, str(tree.written(config)["output_dir"])))
     else:
         uri = tree.address(config)
-        if not consent.is_own_address(command, uri):
+        if not private.is_own_address(command, uri):
             refuse("tracking.uri", "the run folder names it, which another user or machine made",
                    uri, accepted="an address that you name",
                    hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
-        consent.grant([uri or ""], None)
+        trust.command().grant([uri or ""], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
             refuse(
                 "tracking.uri", f"{file} is not there", written,

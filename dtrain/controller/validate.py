@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent, schema, targets, tree
+from dtrain.config import private, schema, targets, tree
 from dtrain.config.node import to_plain
 from dtrain.config.tree import Config
 from dtrain.controller import backend, logging_models, starting
@@ -56,13 +56,13 @@ def check_address(config: Config) -> None:
     """
     uri = tree.address(config)
     if uri is not None and make_tracker(config).address is not None:
-        consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
+        private.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
     for key, value in _texts(to_plain(config.dataset), "dataset"):
         if is_address(value):
-            consent.check_named(key, value, f"{key}={value}")
+            private.check_named(key, value, f"{key}={value}")
     for name, value in schema.of_hosts(to_plain(config.launcher)):
         key = f"launcher.{name}"
-        consent.check_named(key, value, f"{key}=..., or launcher=local")
+        private.check_named(key, value, f"{key}=..., or launcher=local")
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -77,8 +77,7 @@ def cached(name: str, key: object, make: Callable[[Path], None]) -> Path:
                     writing.remove(unfinished)
     except OSError as error:
         raise UsageError(FOLDER, f"cannot be written ({error.strerror or error})", path.parent,
-                         accepted="a folder with room for what is made from the dataset",
-                         hint=f"{FOLDER}=FOLDER") from None  # fmt: skip
+                         accepted="a folder with room for copies of data") from None  # fmt: skip
     return path
 
 

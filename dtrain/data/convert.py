@@ -63,9 +63,9 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
         return value, None
     if len(value) != 2:
         if any(map(_is_data, value)):  # (train, validation, test)
-            refuse(key, "of which some are datasets by themselves, and a run "
-                   "has one to train on and one to evaluate on", f"{len(value)} parts",
-                   accepted=ACCEPTED, hint="return train, validation")  # fmt: skip
+            refuse(key, "some are datasets by themselves, and a run has one to train on and one "
+                   "to evaluate on", f"{len(value)} parts", accepted=ACCEPTED,
+                   hint="return train, validation")  # fmt: skip
         return value, None  # (x, y, sample_weight), or nothing that is known
     first, second = value
     if second is not None and (_is_data(first) or _is_data(second)):
@@ -78,9 +78,8 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
     # ((a, b), (c, d)): two splits as of keras.datasets, or two inputs and two targets.
     if _pair_rows(first) is None or _pair_rows(first) != _pair_rows(second):
         return first, second
-    refuse(key, "can be read as training and validation, and as inputs and "
-           "targets: all have the same number of rows", "((a, b), (c, d))", accepted=ACCEPTED,
-           typed=_RETURN)  # fmt: skip
+    refuse(key, "may be training and validation, or inputs and targets: all have as many rows",
+           "((a, b), (c, d))", accepted=ACCEPTED, hint=_RETURN)  # fmt: skip
 
 
 def _pair_rows(value: Any) -> int | None:
@@ -116,11 +115,9 @@ def _source(value: Any, key: str, split: str) -> Any:
         return value
     if isinstance(value, Source):
         if value.in_graph and type(value).gather is Source.gather:
-            refuse(key, "has in_graph=True and no gather(indices), which "
-                   "makes tensors of a tensor; __getitem__(indices) is of arrays of NumPy",
+            refuse(key, "has in_graph=True and no gather(indices), which makes tensors of a tensor",
                    f"a {type(value).__name__}",
-                   accepted="a source with __getitem__ alone, or with both",
-                   hint="def gather(self, indices)")  # fmt: skip
+                   accepted="a source with __getitem__ alone, of arrays, or with both")  # fmt: skip
         return value
     if _is_tf_dataset(value):
         return Stream(lambda: value, single=True)
@@ -131,19 +128,15 @@ def _source(value: Any, key: str, split: str) -> Any:
     if _is_py_dataset(value):
         return Batches(value, key)
     if type(value).__module__.startswith("torch.utils.data") and hasattr(value, "dataset"):
-        refuse(key, "has batches in an order of its own, and a run makes "
-               "its batches itself, of examples in an order that a resumed run repeats",
-               f"a {type(value).__name__}",
-               accepted="the dataset that it was made of; trainer.batch_size, dataset.workers",
+        refuse(key, "makes batches itself, and a run makes its own, in an order of its seed",
+               f"a {type(value).__name__}", accepted="the dataset that it was made of",
                hint="return loader.dataset")  # fmt: skip
     if type(value).__module__.split(".")[0] == "datasets":
         names = ", ".join(getattr(value, "column_names", None) or [])
-        refuse(
-            key, f"does not say which columns are inputs and which is the target ({names})",
-            f"a {type(value).__name__} of Hugging Face",
-            accepted="dataset=huggingface, or dtrain.datasets.columns(dataset, inputs=..., "
-            "target=...)", hint="dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
-        )  # fmt: skip
+        refuse(key, f"does not say which columns are inputs and which is the target ({names})",
+               f"a {type(value).__name__} of Hugging Face",
+               accepted="dtrain.datasets.columns(dataset, inputs=..., target=...)",
+               hint="dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN")  # fmt: skip
     has_rows = hasattr(value, "__len__") and hasattr(value, "__getitem__")
     if has_rows and not isinstance(value, str | bytes | type):
         return Rows(value, key)
@@ -154,9 +147,7 @@ def _stream(value: Any, key: str, split: str) -> Stream:
     """Return what can only be gone through."""
     if inspect.isgenerator(value) or (hasattr(value, "__next__") and not callable(value)):
         refuse(key, "can be read once, and a run reads pass after pass",
-               f"a {type(value).__name__}",
-               accepted="the generator function itself, which is called for each pass",
-               hint="return the function, without calling it")  # fmt: skip
+               f"a {type(value).__name__}", accepted="the generator function itself")  # fmt: skip
     if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
         return Generated(value, key)
     if inspect.isclass(value):
@@ -173,15 +164,13 @@ def _stream(value: Any, key: str, split: str) -> Stream:
     if isinstance(made, Iterable) and not other:
         return Generated(value, key)
     refuse(key, f"returns a {type(made).__name__} and no iterator", f"a function ({split})",
-           accepted="a generator function, which gives one example or batch after the other",
-           typed=_RETURN)  # fmt: skip
+           accepted="a generator function, of examples or batches", hint=_RETURN)  # fmt: skip
 
 
 def _refused(key: str, value: Any, split: str) -> UsageError:
     if value is None:
         return UsageError(f"{key}._target_", f"its function returned None ({split})",
-                          accepted=ACCEPTED,
-                          hint="the data behind `return` in the function")  # fmt: skip
+                          accepted=ACCEPTED, hint="return the data")  # fmt: skip
     problem = f"is no data ({split})"
     is_object = not isinstance(value, str | bytes | type | tuple | list | Mapping)
     if is_object and hasattr(value, "__getitem__"):
@@ -189,7 +178,7 @@ def _refused(key: str, value: Any, split: str) -> UsageError:
     elif inspect.isclass(value):
         problem = f"is the class {value.__name__}, and no dataset that was made of it"
     return UsageError(f"{key}._target_", problem, f"a {type(value).__name__}", accepted=ACCEPTED,
-                      typed=_RETURN)  # fmt: skip
+                      hint=_RETURN)  # fmt: skip
 
 
 def _needs_nothing(function: Callable[..., Any]) -> bool:

@@ -98,12 +98,10 @@ def days_of(
     for row, text in enumerate(cells):
         if text and made[text] is None:
             example, other = datetime(2026, 1, 31).strftime(form or "%Y-%m-%d"), form_of(full, 1.0)
-            refuse(
-                "column", f"{place(row)}: {text!r} is no date", name,
-                accepted=f"dates as {example}, or in one other form in all rows",
-                hint=typed("dataset.columns", {name: other[0] or "%Y-%m-%d"}) if other
-                else "such dates, or empty cells, or another kind of the column when it is trained",
-            )  # fmt: skip
+            refuse("column", f"{place(row)}: {text!r} is no date", name,
+                   accepted=f"dates as {example}, or in one other form in all rows, or empty cells",
+                   hint=other and typed("dataset.columns", {name: other[0] or "%Y-%m-%d"})
+                   )  # fmt: skip
     return np.array([made[text] if text else np.nan for text in cells], np.float64)
 
 
@@ -125,8 +123,7 @@ def moments_of(
             return None
         form, other = both
         if other is not None:
-            refuse("dataset.split",
-                   f"{full[0]!r} may be a date as {form} or as {other}, and so may all others",
+            refuse("dataset.split", f"{full[0]!r} may be a date as {form} or {other}, as may all",
                    f"{{by: {name}}}", accepted="dates in a form that is known",
                    typed=typed("dataset.columns", {name: other}))  # fmt: skip
     days = days_of(name, cells, form, place)

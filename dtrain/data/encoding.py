@@ -192,11 +192,9 @@ class Encoding:
         for name in names:
             if name not in columns:
                 near = nearest(name, [each for each in columns if each not in names])
-                refuse(
-                    "column", "is missing, and the model was trained with it", name,
-                    accepted=f"the columns {', '.join(names)}",
-                    hint=f"{near} renamed to {name}" if near else "a table that has it",
-                )  # fmt: skip
+                refuse("column", "is missing, and the model was trained with it", name,
+                       accepted=f"the columns {', '.join(names)}",
+                       hint=near and f"{near} renamed to {name}")  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -282,12 +280,11 @@ def as_numbers(
             try:
                 values[row] = _as_number(feature, text)
             except (ValueError, KeyError):
-                kinds = {feature.name: "category"}
-                hint = typed("dataset.columns", kinds) if fits else typed("dataset.empty", [text])
-                raise UsageError(
-                    "column", f"{place(row)}: {text!r} is no {feature.kind}", feature.name,
-                    accepted=f"a {feature.kind}" + ", as in the training" * (not fits), typed=hint,
-                ) from None  # fmt: skip
+                kind, kinds = feature.kind, {feature.name: "category"}
+                key, value = ("dataset.columns", kinds) if fits else ("dataset.empty", [text])
+                raise UsageError("column", f"{place(row)}: {text!r} is no {kind}", feature.name,
+                                 accepted=f"a {kind}" + ", as in the training" * (not fits),
+                                 typed=typed(key, value)) from None  # fmt: skip
     return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 
 

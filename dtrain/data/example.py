@@ -55,9 +55,8 @@ class Example:
         """
         parts = trimmed(value if isinstance(value, tuple | list) else [value])
         if not 1 <= len(parts) <= 3:
-            refuse(key, f"has {len(parts)} parts", name,
-                   accepted="x, (x, y) or (x, y, sample_weight)",
-                   hint="a dict or tuple for several inputs")  # fmt: skip
+            refuse(key, f"has {len(parts)} parts", name, accepted="x, (x, y) or (x, y, "
+                   "sample_weight), of several inputs each a dict or tuple")  # fmt: skip
         return cls(*(None if part is None else convert(part) for part in parts))
 
     @property
@@ -230,9 +229,8 @@ def plain(value: Any, key: str, name: str) -> Any:
         return value.mapped(lambda values: plain(values, key, name))
     if hasattr(value, "toarray") or type(value).__name__ == "SparseTensor":
         dense = "values.toarray()" if hasattr(value, "toarray") else "tensorflow.sparse.to_dense"
-        refuse(key, "is sparse", name,
-               accepted="dense arrays, and a tf.data.Dataset that makes batches dense one by one",
-               hint=dense)  # fmt: skip
+        refuse(key, "is sparse", name, hint=dense, accepted="dense arrays, or a tf.data.Dataset "
+               "that makes each batch dense")  # fmt: skip
     if hasattr(value, "row_lengths") and hasattr(value, "values"):  # a RaggedTensor
         return plain(Ragged(np.asarray(value.values), value.row_lengths()), key, name)
     found = _of_frame(value, key, name) if is_frame(value) else np.asarray(value)
@@ -277,8 +275,7 @@ def joined(values: Sequence[Any], key: str = "dataset") -> Any:
         return plain(Ragged.of([np.asarray(value) for value in values]), key, "an example")
     refuse(key, "are shapes of the same input or target of two examples",
            " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
-           accepted="one shape, or rows that differ in length alone (dataset.pad)",
-           hint="arrays of one shape")  # fmt: skip
+           accepted="one shape, or rows that differ in length alone (dataset.pad)")  # fmt: skip
 
 
 def check_rows(example: Example, key: str, name: str, hint: str | None = None) -> None:
@@ -295,11 +292,9 @@ def check_rows(example: Example, key: str, name: str, hint: str | None = None) -
         return
     shown = [f"{name}: {count}" for name, count in rows.items()]
     text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
-    refuse(
-        key, f"its arrays have different numbers of rows ({text})", name,
-        accepted="arrays with a row for each example: two are inputs and targets",
-        hint=hint if hint and None not in counts else "the same number of rows in all arrays",
-    )  # fmt: skip
+    refuse(key, f"its arrays have different numbers of rows ({text})", name,
+           accepted="arrays with a row for each example: two are inputs and targets",
+           hint=None if None in counts else hint)  # fmt: skip
 
 
 def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
@@ -309,9 +304,8 @@ def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
         kinds = dict(zip(value.columns, value.dtypes, strict=True))
         words = [str(n) for n, kind in kinds.items() if getattr(kind, "kind", "O") not in "biuf"]
         if words:
-            refuse(key, f"its columns {', '.join(words)} hold no numbers, and the columns of a "
-                   "table become one array", name,
-                   accepted="columns of numbers, or several inputs by name",
+            refuse(key, f"its columns {', '.join(words)} hold no numbers, and all become one array",
+                   name, accepted="columns of numbers, or several inputs by name",
                    hint=f"{{'a': table[{words[0]!r}], ...}}, an input for each")  # fmt: skip
         found = np.asarray(value.to_numpy(dtype=np.float32))
     return found
@@ -338,12 +332,10 @@ def as_type(values: np.ndarray, dtype: np.dtype[Any], key: str, name: str) -> np
         wrong = "texts" if texts[0] else f"{values.dtype} values"
         like = "texts" if texts[1] else str(dtype)
         refuse(key, f"has {wrong}, and the first example has {like}", name,
-               accepted="values of one type in all examples",
-               hint="numpy.asarray(value, 'float32') in all examples")  # fmt: skip
+               accepted="one type in all examples, as of numpy.asarray(v, 'float32')")  # fmt: skip
     return made
 
 
 def _refused(key: str, name: str, what: str) -> UsageError:
-    return UsageError(key, f"holds {what}", name,
-                      accepted="arrays of numbers or texts, in dicts and tuples",
-                      hint="numpy.asarray(values, 'float32')")  # fmt: skip
+    return UsageError(key, f"holds {what}", name, accepted="arrays of numbers or texts, in dicts "
+                      "and tuples, as of numpy.asarray(values, 'float32')")  # fmt: skip

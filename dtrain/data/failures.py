@@ -76,10 +76,8 @@ def before_training(node: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise UsageError(
-            "dataset", str(error), node["_target_"], accepted="data that can be read",
-            hint="sound files, or dataset.on_error=skip to leave out what cannot be read",
-        ) from None  # fmt: skip
+        raise UsageError("dataset", str(error), node["_target_"], accepted="data that can be read",
+                         hint="dataset.on_error=skip leaves the rest out") from None  # fmt: skip
 
 
 def reason(error: Exception) -> str:

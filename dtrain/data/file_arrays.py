@@ -211,9 +211,8 @@ def of_files(files: list[DataFile], key: str) -> FileArray:
     parts = [_npy_part(file, key) for file in files]
     for part in parts:
         if part.shape[1:] != parts[0].shape[1:]:
-            refuse(key, f"has rows of shape {part.shape[1:]}", part.file.name,
-                   accepted=f"the shape of those of {files[0].name}, {parts[0].shape[1:]}",
-                   hint=f"{key}=FILE.npy")  # fmt: skip
+            refuse(key, f"has rows of shape {part.shape[1:]}", part.file.name, accepted="the shape "
+                   f"of those of {files[0].name}, {parts[0].shape[1:]}")  # fmt: skip
     return FileArray(", ".join(file.name for file in files), parts)
 
 
@@ -225,8 +224,7 @@ def _npy_part(file: DataFile, key: str) -> Part:
             raise ValueError("it holds a single value")
     except (ValueError, EOFError, OSError) as error:
         raise UsageError(key, f"cannot be read as .npy ({error})", file.name,
-                         accepted="a file written by numpy.save",
-                         hint=f"{key}=FILE.npy") from None  # fmt: skip
+                         accepted="a file written by numpy.save") from None  # fmt: skip
     return Part(file, shape, dtype, file.local)
 
 
@@ -292,5 +290,4 @@ class Archive:
             if is_full(error):
                 raise
             raise UsageError("dataset.path", f"cannot be read as .npz ({place}{error})",
-                             self._file.name, accepted="a file written by numpy.savez",
-                             hint="dataset.path=FILE.npz") from None  # fmt: skip
+                             self._file.name, accepted="one of numpy.savez") from None  # fmt: skip

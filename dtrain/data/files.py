@@ -157,8 +157,7 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
     """
     paths = [path] if isinstance(path, str) else list(path)
     if not paths:
-        refuse(key, "names no file", "[]", accepted="a file, a pattern, or a list of them",
-               hint=f"{key}=FILE")  # fmt: skip
+        refuse(key, "names no file", "[]", accepted="a file, a pattern, or a list of them")
     addresses = [each for each in paths if is_address(each)]
     matches = [file for each in paths if each not in addresses for file in _on_disk(each, key)]
     for address in addresses:
@@ -169,8 +168,7 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
     places = sorted(map(DataFile.place, matches))
     for one, other in itertools.pairwise(places):
         if one == other:
-            refuse(key, f"names {one} twice: its examples would be seen twice", path,
-                   accepted="each file once", hint=f"{key}=FILE")  # fmt: skip
+            refuse(key, f"names {one} twice", path, accepted="each file once")
     return sorted(matches, key=lambda file: file.name)
 
 
@@ -185,12 +183,10 @@ def _on_disk(path: str, key: str) -> list[DataFile]:
     names = [name for name in glob.glob(path, recursive=True) if Path(name).is_file()]
     if names:
         return [DataFile(name) for name in names]
-    problem, accepted, hint = (
-        ("no file has such a name", "a pattern that files match", f"'{key}=FOLDER/*'")
-        if is_pattern
-        else ("there is no such file", "a file that exists", f"{key}=FILE")
-    )
-    refuse(key, f"{problem} (looked in {Path.cwd()})", path, accepted=accepted, typed=hint)
+    problem = "no file has such a name" if is_pattern else "there is no such file"
+    refuse(key, f"{problem} (looked in {Path.cwd()})", path,
+           accepted="a pattern that files match" if is_pattern else "a file that exists",
+           hint=f"'{key}=FOLDER/*'" if is_pattern else f"{key}=FILE")  # fmt: skip
 
 
 def _at_address(address: str, key: str) -> list[RemoteFile]:
@@ -208,16 +204,12 @@ def _at_address(address: str, key: str) -> list[RemoteFile]:
         if any(info.get("size") is None for info in files.values()):
             raise OSError("its server does not say how large it is")
     except Exception as error:  # of each kind of server another
-        raise UsageError(
-            key, f"cannot be found ({servers.reason(error)})", address,
-            accepted="an address that can be read with the credentials of the environment",
-            hint=f"{key}=ADDRESS",
-        ) from None  # fmt: skip
+        raise UsageError(key, f"cannot be found ({servers.reason(error)})", address, accepted="one "
+                         "that the environment's credentials can read") from None  # fmt: skip
     if not files:
         problem = "is a folder" if address in infos else "no file has such an address"
-        pattern = f"'{key}={address.rstrip('/')}/*'" if address in infos else f"{key}=ADDRESS"
         refuse(key, problem, address, accepted="a file, or a pattern that files match",
-               hint=pattern)  # fmt: skip
+               typed=f"'{key}={address.rstrip('/')}/*'" if address in infos else None)  # fmt: skip
     return [RemoteFile(at, info, key) for at, info in files.items()]
 
 
@@ -262,5 +254,4 @@ def check_whole(name: str, mapped: np.memmap[Any, Any]) -> None:
 def not_installed(dataset: str, extra: str, error: ImportError) -> UsageError:
     """Return the error of a dataset whose package is not installed."""
     return UsageError("dataset", f"needs a package that is not installed ({error})", dataset,
-                      accepted=f"what dtrain[{extra}] installs",
-                      typed=f'pip install "dtrain[{extra}]"')  # fmt: skip
+                      accepted="its packages", typed=f'pip install "dtrain[{extra}]"')  # fmt: skip

@@ -88,8 +88,7 @@ def fit(
             skipped[name] = feature
     if not features:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
-        refuse("dataset.inputs", f"no column is left ({reasons})", "null",
-               accepted="columns that are inputs", hint="dataset.inputs=[COLUMN]")  # fmt: skip
+        refuse("dataset.inputs", f"no column is left ({reasons})", "null", accepted="some columns")
     features.sort(key=lambda feature: _ORDER[feature.kind])
     return Encoding(tuple(features), left_out=skipped, notices=tuple(notices))
 

@@ -68,16 +68,14 @@ class Rows(Source):
         examples = [_one(each, self._key) for each in items(self._dataset, asked)]
         if len(examples) != len(asked):
             refuse(self._key, f"returns {len(examples)} examples where {len(asked)} are asked for",
-                   "__getitems__", accepted="an example for each index, in their order",
-                   hint="no __getitems__")  # fmt: skip
+                   "__getitems__", accepted="one for each index, in their order")  # fmt: skip
         like = examples[0]
         for index, each in zip(asked, examples, strict=True):
             specs = [spec_of(part.parts, batched=False) for part in (like, each)]
             difference = spec_difference(specs[0], specs[1], types=False, shapes=False)
             if difference is not None:
                 refuse(self._key, f"{difference}, unlike example {asked[0]:,}",
-                       f"example {index:,}", accepted="examples of one structure",
-                       hint="the same inputs and targets in all examples")  # fmt: skip
+                       f"example {index:,}", accepted="examples of one structure")  # fmt: skip
         columns = zip(*(nest.leaves(each.parts) for each in examples), strict=True)
         made = [joined(list(values), self._key) for values in columns]
         return tuple(nest.packed(like.parts, made))
@@ -107,8 +105,8 @@ class Batches(Source):
         if count is None or count < 1:
             problem = "has no end" if count is None else "has no batches"
             refuse(key, problem, f"a {type(dataset).__name__}",
-                   accepted="a PyDataset with __len__, the number of its batches, 1 or more",
-                   hint="a generator function for what has no end")  # fmt: skip
+                   accepted="a PyDataset with __len__, 1 or more; without an end a generator "
+                   "function")  # fmt: skip
         _check_hooks(dataset, key)
         self._batches = int(count)
         self._kept: dict[int, tuple[Key | None, Example]] = {}  # and by what it was drawn
@@ -168,13 +166,11 @@ class Batches(Source):
         """Refuse a batch that is not like the first."""
         if _rows(example) != self._lengths[batch]:
             refuse(self._key, f"has {_rows(example)} examples, and the first has {self._size}",
-                   f"batch {batch:,}", accepted="batches of one size, but for the last",
-                   hint="a PyDataset whose batches have one size")  # fmt: skip
+                   f"batch {batch:,}", accepted="one size of all but the last")  # fmt: skip
         difference = spec_difference(self._spec, spec_of(example.parts), types=False)
         if difference is not None:
             refuse(self._key, f"{difference}, unlike another one", f"batch {batch:,}",
-                   accepted="batches whose examples have one shape",
-                   hint="rows of one length in all batches")  # fmt: skip
+                   accepted="batches whose examples have one shape")  # fmt: skip
 
 
 def _rows(example: Example) -> int:
@@ -190,16 +186,10 @@ def _check_hooks(dataset: Any, key: str) -> None:
     for hook in ("on_epoch_begin", "on_epoch_end"):
         owner = next((kind for kind in type(dataset).__mro__ if hook in vars(kind)), None)
         if owner is not None and owner.__module__.partition(".")[0] != "keras":
-            refuse(
-                key, "would never be called: examples are read ahead "
-                "of the steps and by several processes, in an order that is made of the seed",
-                f"{owner.__name__}.{hook}",
-                accepted="a PyDataset without it, where it shuffles: dataset.shuffle does that; "
-                "where it "
-                "draws other examples, a generator function, which is called for each pass",
-                hint=f"another name for {hook}, where __init__ calls it, and "
-                "dataset.shuffle=blocks",
-            )  # fmt: skip
+            refuse(key, "would never be called: several processes read ahead, in an order of the "
+                   "seed", f"{owner.__name__}.{hook}", accepted="a PyDataset without it, and "
+                   "dataset.shuffle; a generator function where each pass has other examples",
+                   hint=f"another name for {hook}, called by __init__")  # fmt: skip
 
 
 #: Held while a generator makes its next example: two may read from one open file.
@@ -237,8 +227,7 @@ class Generated(Stream):
         with _stepping, generators.reading(generators.Draws((generators.run_seed, 0))):
             element = next(iter(self._make()), None)
         if element is None:
-            refuse(self._key, "gives no example", "a generator function", accepted="one or more",
-                   hint="a function whose iterator is not empty")  # fmt: skip
+            refuse(self._key, "gives no example", "a generator function", accepted="one or more")
         return _one(element, self._key)
 
     def is_batched(self) -> bool:
@@ -329,10 +318,8 @@ class Generated(Stream):
                 own = spec_of(element.parts, batched=batched)
                 difference = spec_difference(first, own, types=False)
                 if difference is not None:
-                    refuse(
-                        self._key, f"{difference}, unlike the first", name,
-                        accepted="elements of one structure and shape",
-                        hint="numpy.pad, or a dataset with random access and dataset.pad",
-                    )  # fmt: skip
+                    refuse(self._key, f"{difference}, unlike the first", name,
+                           accepted="elements of one structure and shape",
+                           hint="numpy.pad, or random access and dataset.pad")  # fmt: skip
                 kinds = like.map(lambda leaf: leaf.dtype)
                 yield element.map(functools.partial(as_type, key=self._key, name=name), kinds)

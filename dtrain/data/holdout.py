@@ -68,21 +68,16 @@ class Holdout:
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation_split < 1:
-            refuse("dataset.validation_split", "is no fraction to hold out", self.validation_split,
-                   accepted="0 (none) up to but not 1",
-                   typed="dataset.validation_split=0.2")  # fmt: skip
+            refuse("dataset.validation_split", "is no fraction to hold out", self.validation_split)
         if self.folds is not None and not 0 <= self.fold < self.folds:
             refuse("dataset.fold", f"dataset.folds={self.folds} are counted from 0", self.fold,
-                   accepted=f"0 to {self.folds - 1}",
-                   typed=f"dataset.fold={self.folds - 1}")  # fmt: skip
+                   accepted=f"0 to {self.folds - 1}", typed="dataset.fold=0")  # fmt: skip
         if self.folds is None and self.fold:
-            refuse("dataset.fold", "there are no folds", self.fold,
-                   accepted="dataset.folds with it",
-                   typed=f"dataset.folds=5 dataset.fold={self.fold}")  # fmt: skip
+            folds = max(5, self.fold + 1)
+            refuse("dataset.fold", "there are no folds", self.fold, accepted="0, or dataset.folds",
+                   typed=f"dataset.folds={folds} dataset.fold={self.fold}")  # fmt: skip
         if not isinstance(self.split, Mapping) and self.split not in (None, RANDOM, CLASSES):
-            refuse(_KEY, "is no way to split", self.split,
-                   accepted="random, classes, or {by: COLUMN}",
-                   typed=typed(_KEY, {"by": self.split}))  # fmt: skip
+            refuse(_KEY, "is no way to split", self.split, typed=typed(_KEY, {"by": self.split}))
 
     @property
     def column(self) -> str | None:
@@ -127,8 +122,7 @@ class Holdout:
             train, held = self._at_random(count)
         if not len(train):
             refuse("dataset.validation_split", f"leaves none of {count} examples to train on",
-                   self.validation_split,
-                   accepted="a smaller part, and data with at least one example",
+                   self.validation_split, accepted="a smaller part of an example or more",
                    typed="dataset.validation_split=0")  # fmt: skip
         return np.sort(train), np.sort(held)
 
@@ -163,25 +157,21 @@ class Holdout:
         held = place < np.repeat(parts, sizes)
         return order[~held], order[held]
 
-    def _refused(self, problem: str, accepted: str, hint: str = f"{_KEY}={RANDOM}") -> UsageError:
-        return UsageError(_KEY, problem, f"{{by: {self.column}}}", accepted=accepted, typed=hint)
+    def _refused(self, problem: str, accepted: str, option: str = f"{_KEY}={RANDOM}") -> UsageError:
+        return UsageError(_KEY, problem, f"{{by: {self.column}}}", accepted=accepted, typed=option)
 
     def _by_column(self, values: np.ndarray | None) -> Rows:
         assert isinstance(self.split, Mapping)
         if values is None:
-            raise self._refused(
-                "this dataset has no such column that is known without its other columns",
-                "a column, random or classes",
-            )
+            raise self._refused("this dataset has no such column that is known without the others",
+                                "a column, random or classes")  # fmt: skip
         missing = is_empty(values)
         if values.dtype.kind in "OSU":
             missing |= (values == "") | (values == b"")
         missing = np.flatnonzero(missing)
         if len(missing):
-            raise self._refused(
-                f"{len(missing):,} cells of the column are empty, the first in row "
-                f"{missing[0] + 1:,}", "a column without empty cells",
-            )  # fmt: skip
+            raise self._refused(f"{len(missing):,} cells of the column are empty, the first in row "
+                                f"{missing[0] + 1:,}", "a column without empty cells")  # fmt: skip
         if values.dtype.kind in "OSU" and self.split.get("ordered") is not False:
             values = self._in_time(texts(values), values)
         if self.split.get("ordered", values.dtype.kind == "M"):
@@ -199,10 +189,9 @@ class Holdout:
             return np.array(list(map(float, cells)))
         if all(map(_YEARS_FIRST.fullmatch, cells)) and len(set(map(len, cells))) == 1:
             return values  # in the order of the alphabet
-        raise self._refused(
-            f"{cells[0]!r} is no date and no number, and the order of the alphabet is none of time",
-            "a column of dates or numbers", f"'{_KEY}={{by: {name}, ordered: false}}'",
-        )  # fmt: skip
+        raise self._refused(f"{cells[0]!r} is no date and no number, and the order of the alphabet "
+                            "is none of time", "a column of dates or numbers",
+                            f"'{_KEY}={{by: {name}, ordered: false}}'")  # fmt: skip
 
     def _in_order(self, values: np.ndarray) -> Rows:
         """Hold out the largest values; rows with one value stay together."""
@@ -215,10 +204,8 @@ class Holdout:
         ranks = np.searchsorted(values[order], values[order])  # that of the first equal value
         train, held = ranks < begin, (ranks >= begin) & (ranks < end)
         if not held.any() or not train.any():
-            raise self._refused(
-                "too many rows have one value, and rows with one value are not divided",
-                "a column with more values",
-            )
+            raise self._refused("too many rows have one value, and rows with one value are not "
+                                "divided", "a column with more values")  # fmt: skip
         return order[train], order[held]
 
     def _in_groups(self, values: np.ndarray) -> Rows:
@@ -226,10 +213,8 @@ class Holdout:
         groups, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
         needed = 2 if self.folds is None else self.folds
         if len(groups) < needed:
-            raise self._refused(
-                f"the column has {len(groups)} different values, and rows with one value stay "
-                "together", f"a column with {needed} or more",
-            )  # fmt: skip
+            raise self._refused(f"the column has {len(groups)} different values, and rows with one "
+                                "value stay together", f"one with {needed} or more")  # fmt: skip
         order = draws.order(len(groups), self.split_seed)
         held = np.isin(np.arange(len(groups)), list(self._held_groups(order, sizes)))[inverse]
         rows = np.arange(len(values))

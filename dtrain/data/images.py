@@ -42,15 +42,12 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
     Raises:
         UsageError: one is no column of inputs, or holds no bytes.
     """
-    names = source.inputs.columns()
+    encoded = [n for n in source.inputs.columns() if not source.table.columns[n].is_number]
     for name, size in sizes.items():
-        if name not in names or source.table.columns[name].is_number:
-            refuse(
-                "dataset.images", "is no input of encoded images", name,
-                accepted=", ".join(n for n in names if not source.table.columns[n].is_number)
-                or "none",
-                hint="dataset.images={COLUMN:[64,64,3]}",
-            )  # fmt: skip
+        if name not in encoded:
+            refuse("dataset.images", "is no input of encoded images", name,
+                   accepted=", ".join(encoded) or "none",
+                   hint="dataset.images={COLUMN:[64,64,3]}")  # fmt: skip
         if size[2] not in (1, 3):
             refuse("dataset.images", "is not height, width, channels", f"{{{name}: {list(size)}}}",
                    accepted="two numbers of pixels, and 1 (gray) or 3 (colors)",
@@ -331,9 +328,8 @@ class Decoded:
     def _check_room(self, dtype: np.dtype[Any]) -> None:
         need, free = int(np.prod(self._shape)) * dtype.itemsize, usage.available()
         if self._place == "memory" and need > _SHARE * free:
-            refuse("dataset.cache",
-                   f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
-                   f"{usage.text(need)}, and {usage.text(free)} are free", "memory",
+            refuse("dataset.cache", f"{len(self.images):,} images of {list(self._shape[1:])} as "
+                   f"{dtype} take {usage.text(need)}, and {usage.text(free)} are free", "memory",
                    accepted="disk, or none", typed="dataset.cache=disk")  # fmt: skip
 
     def _key(self) -> str:

@@ -111,10 +111,8 @@ class Concatenated(Source):
             UsageError: a batch is to have a length of its own.
         """
         if any("buckets" in length for length in lengths.values()):
-            refuse("dataset.pad", "the members of a mixture are read by "
-                   "themselves, and the longest row of a batch may be of any",
-                   "{...: {buckets: ...}}", accepted="one length",
-                   hint="dataset.pad={NAME:{length:128}}")  # fmt: skip
+            refuse("dataset.pad", "the longest row of a batch may be of any member of a mixture",
+                   "{buckets: ...}", accepted="one length: {NAME: {length: 128}}")  # fmt: skip
         made: Concatenated = by_member(self, lambda member: member.padded(lengths))
         return made
 

@@ -39,11 +39,9 @@ def check_batch(batch: int, replicas: int, examples: int | None) -> None:
     largest = above if most is None else most
     near = [size for size in (below, above) if 0 < size <= largest] or [largest]
     if batch % replicas:
-        refuse(
-            "trainer.batch_size", f"{replicas} replicas cannot share it evenly", batch,
-            accepted=f"multiples of {replicas}, the nearest being {' and '.join(map(str, near))}",
-            typed=f"trainer.batch_size={near[-1]}",
-        )  # fmt: skip
+        refuse("trainer.batch_size", f"{replicas} replicas cannot share it evenly", batch,
+               accepted=f"multiples of {replicas}, such as {' and '.join(map(str, near))}",
+               typed=f"trainer.batch_size={near[-1]}")  # fmt: skip
     if most is not None and batch > most:
         refuse("trainer.batch_size", f"the dataset has {examples:,} training examples", batch,
                accepted=f"up to {most:,}", typed=f"trainer.batch_size={most}")  # fmt: skip
@@ -66,13 +64,9 @@ def evaluated(trainer: Any, examples: int | None) -> int:
         return int(steps * batch)
     batches = -(-examples // batch)
     if steps is not None and steps > batches:
-        refuse(
-            "trainer.validation_steps",
-            f"the {examples:,} validation examples are {batches:,} batches of {batch:,}", steps,
-            accepted=f"up to {batches:,}, or null for all" if batches
-            else "null, or a validation dataset",
-            typed=f"trainer.validation_steps={batches or 'null'}",
-        )  # fmt: skip
+        refuse("trainer.validation_steps", f"the {examples:,} validation examples are {batches:,} "
+               f"batches of {batch:,}", steps, accepted=f"up to {batches:,}, or null for all",
+               typed=f"trainer.validation_steps={batches or 'null'}")  # fmt: skip
     return examples if steps is None else min(examples, steps * batch)
 
 

@@ -280,8 +280,7 @@ def _is_compressed(file: DataFile) -> bool:
         return True
     if head and int.from_bytes(head[:8], "little") > file.size() - _AROUND:
         refuse("dataset.path", "is no TFRecord file: it is shorter than its first record",
-               file.name, accepted="files that tf.io.TFRecordWriter has written",
-               hint="dataset.path=FILE")  # fmt: skip
+               file.name, accepted="files that tf.io.TFRecordWriter has written")  # fmt: skip
     return False
 
 
@@ -311,10 +310,8 @@ class ArrayRecordFiles(Examples):
             try:
                 self._sources.append(ArrayRecordDataSource(str(file.local())))
             except (RuntimeError, ValueError, OSError) as error:
-                raise UsageError(
-                    "dataset.path", f"is no ArrayRecord file ({reason(error)})", file.name,
-                    accepted="whole files that array_record has written", hint="dataset.path=FILE",
-                ) from None  # fmt: skip
+                raise UsageError("dataset.path", f"is no ArrayRecord file ({reason(error)})",
+                                 file.name, accepted="ArrayRecord files") from None  # fmt: skip
         return list(map(len, self._sources))
 
     def _of_file(self, owner: int, rows: np.ndarray) -> Sequence[bytes]:

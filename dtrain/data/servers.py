@@ -39,9 +39,8 @@ def filesystem(
     scheme = _scheme(address)
     extra = SCHEMES.get(scheme)
     if scheme not in schemes:
-        refuse(key, f"dtrain reads no files of {scheme}://", address,
-               accepted="a path, or an address of " + ", ".join(f"{name}://" for name in schemes),
-               hint=f"{key}=FILE")  # fmt: skip
+        refuse(key, f"dtrain reads no files of {scheme}://", address, accepted="a path, or an "
+               "address of " + ", ".join(f"{name}://" for name in schemes))  # fmt: skip
     options: dict[str, Any] = {}
     try:
         import fsspec
@@ -60,7 +59,7 @@ def filesystem(
         return found
     except ImportError as error:
         raise UsageError(key, f"{scheme}:// needs packages that are not installed ({error})",
-                         address, accepted=f"what dtrain[{extra}] installs",
+                         address, accepted="its packages",
                          typed=f'pip install "dtrain[{extra}]"') from None  # fmt: skip
 
 

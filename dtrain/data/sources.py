@@ -289,13 +289,10 @@ class Arrays(Captured):
         if len(set(rows)) > 1:
             counts = " and ".join(f"{count:,}" for count in sorted(set(rows)))
             refuse("dataset", f"its arrays have {counts} rows", "Arrays",
-                   accepted="arrays with one row for each example",
-                   hint="dtrain.data.sources.Arrays(x, y)")  # fmt: skip
+                   accepted="arrays with one row for each example")  # fmt: skip
         if any(isinstance(leaf, Ragged) for part in known for leaf in nest.leaves(part)):
-            refuse(
-                "dataset", "has rows of different lengths", "Arrays", accepted="rows of one length",
-                hint="a list of examples, [(x, y), (x, y), ...], and dataset.pad",
-            )  # fmt: skip
+            refuse("dataset", "has rows of different lengths", "Arrays", accepted="rows of one "
+                   "length, or a list of examples [(x, y), ...] and dataset.pad")  # fmt: skip
 
     @property
     def x(self) -> Any:

@@ -65,9 +65,8 @@ class Stream:
 
     def padded(self, lengths: Mapping[str, Any]) -> Stream:
         """Refuse: ``dataset.pad`` is for what dtrain puts into batches itself."""
-        refuse("dataset.pad", "a stream has batches of its own, whose rows are padded in it", "...",
-               accepted="tf.data's padded_batch, or a dataset with random access",
-               typed="dataset.pad=null")  # fmt: skip
+        refuse("dataset.pad", "is for random access: a stream has batches of its own, whose rows "
+               "are padded in it (padded_batch of tf.data)", "...")  # fmt: skip
 
     def dataset(self) -> Any:
         """Return the ``tf.data.Dataset`` of one pass, its elements as tuples.
@@ -85,16 +84,13 @@ class Stream:
         if parts < len(spec):
             made = made.map(lambda *each: each[:parts])
         if parts > 3:
-            refuse("dataset", f"its elements have {parts} parts", "a stream",
-                   accepted="x, (x, y) or (x, y, sample_weight)",
-                   hint="a dict or tuple for several inputs")  # fmt: skip
+            refuse("dataset", f"its elements have {parts} parts", "a stream", accepted="x, (x, y) "
+                   "or (x, y, sample_weight), of several inputs each a dict or tuple")  # fmt: skip
         for name, leaf in nest.named(made.element_spec):
             if not isinstance(leaf, tf.TensorSpec):
-                refuse(
-                    "dataset", f"part {name} of its elements is a {type(leaf).__name__}",
-                    "a stream", accepted="dense tensors",
-                    hint="padded_batch, or to_tensor() or tf.sparse.to_dense in a map",
-                )  # fmt: skip
+                refuse("dataset", f"part {name} of its elements is a {type(leaf).__name__}",
+                       "a stream", accepted="dense tensors, as of padded_batch, or in a map of "
+                       "to_tensor() or tf.sparse.to_dense")  # fmt: skip
         options = tf.data.Options()
         # Sharding is the input pipeline's, by position.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -151,8 +147,7 @@ class Stream:
         if not self._first:
             self._first = self._read_first()
         if not self._first:
-            refuse("dataset", "it has no example", "a stream", accepted="a stream that has some",
-                   hint="a dataset function whose stream is not empty")  # fmt: skip
+            refuse("dataset", "it has no example", "a stream", accepted="a stream that has some")
         return tuple(nest.mapped(lambda leaf: leaf[:count], self._first))
 
     def _read_first(self) -> tuple[Any, ...]:
@@ -211,7 +206,7 @@ class Stream:
 
         def endless(problem: str) -> UsageError:
             return UsageError("dataset", f"of the validation {problem}", "a stream",
-                              accepted="one that ends, or a number of its first batches",
+                              accepted="one that ends",
                               typed="trainer.validation_steps=10")  # fmt: skip
 
         if most is None and self._is_endless():

@@ -54,8 +54,7 @@ def text(
     stride = length if stride is None else stride
     if tokens not in ("bytes", "characters"):  # typed in Python: no schema has seen it
         near = nearest(tokens, ("bytes", "characters")) or "bytes"
-        refuse("dataset.tokens", "is no kind of token", tokens, accepted="bytes or characters",
-               typed=f"dataset.tokens={near}")  # fmt: skip
+        refuse("dataset.tokens", "is no kind of token", tokens, typed=f"dataset.tokens={near}")
     Holdout(validation_split)
     if isinstance(path, str) and (folders := divided(path)):
         path, *parts = [f"{folder}/*" for folder in folders]
@@ -149,9 +148,9 @@ def _characters(data: bytes, path: object) -> tuple[np.ndarray, int]:
     try:
         points = np.frombuffer(data.decode().encode("utf-32-le"), np.uint32)
     except UnicodeDecodeError as error:
-        raise UsageError("dataset.path",
-                         f"is no UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start:,})",
-                         path, accepted="text in UTF-8, or dataset.tokens=bytes",
+        at = error.start
+        raise UsageError("dataset.path", f"is no UTF-8 (byte 0x{data[at]:02x} at offset {at:,})",
+                         path, accepted="text in UTF-8, or tokens that are bytes",
                          typed="dataset.tokens=bytes") from None  # fmt: skip
     present = np.zeros(0x110000, np.int32)
     present[points] = 1
@@ -162,11 +161,8 @@ def _check_room(n: int, purpose: str, tokens: str, length: int, path: object) ->
     """Refuse a part of the text without an example and the token after it."""
     if n < 2:
         refuse("dataset.path", f"has {n} {tokens} {purpose}, which makes no example", path,
-               accepted="a longer text, or another dataset.validation_split",
-               hint="dataset.path=FILE")  # fmt: skip
+               accepted="a longer text, or another dataset.validation_split")  # fmt: skip
     if n <= length:
-        refuse(
-            "dataset.length",
-            f"the text has {n:,} {tokens} {purpose}, and an example takes one more than its length",
-            length, accepted=f"1 to {n - 1:,}", typed=f"dataset.length={n - 1}",
-        )  # fmt: skip
+        refuse("dataset.length", f"the text has {n:,} {tokens} {purpose}, and an example takes one "
+               "more than its length", length, accepted=f"1 to {n - 1:,}",
+               typed=f"dataset.length={n - 1}")  # fmt: skip

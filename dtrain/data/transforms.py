@@ -94,10 +94,10 @@ class Padding(Transform):
         leaves = {place(n): leaf for n, leaf in example.leaves.items() if _has_rows(leaf)}
         for name, length in self._lengths.items():
             if name not in leaves:
-                near = nearest(name, leaves) or "NAME"
+                near = nearest(name, leaves) or next(iter(leaves), None)
                 refuse("dataset.pad", "has no rows of different lengths", name,
-                       accepted=", ".join(leaves) or "nothing of this dataset",
-                       typed=f"dataset.pad={{{near}:{{length:128}}}}")  # fmt: skip
+                       accepted=", ".join(leaves) or "nothing of this dataset", typed="dataset.pad="
+                       + (f"{{{near}:{{length:128}}}}" if near else "null"))  # fmt: skip
             _check_value(name, length.get("value"), np.dtype(leaves[name].dtype))
         self.by_batch = frozenset(n for n, length in self._lengths.items() if "buckets" in length)
 
@@ -125,12 +125,11 @@ def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         fits = value == int(value) and low <= value <= high
     if not fits:
-        refuse(
-            "dataset.pad", f"cannot fill rows of {'text' if text else dtype}",
-            f"{{{name}: {{value: {value}}}}}",
-            accepted="a text" if text else f"a number that {dtype} has",
-            typed=f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
-        )  # fmt: skip
+        refuse("dataset.pad", f"cannot fill rows of {'text' if text else dtype}",
+               f"{{{name}: {{value: {value}}}}}",
+               accepted="a text" if text else f"a number that {dtype} has",
+               typed=f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}"
+               )  # fmt: skip
 
 
 def _length(length: Mapping[str, Any], rows: Ragged) -> int:
@@ -217,12 +216,11 @@ def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, in
     several = y.ndim > 1 and y.shape[-1] > 1
     whole = y.dtype.kind in "biuf" and np.array_equal(y, np.round(y))
     if several and not (y.dtype.kind in "biuf" and np.allclose(y.sum(-1), 1, atol=1e-3)):
-        raise _refused(
-            weights, f"the targets, {' x '.join(map(str, y.shape[1:]))} numbers an example, do not "
-            "add up to 1 over the last axis, as one-hot classes do"
-        )  # fmt: skip
+        raise _refused(weights, f"the targets, {' x '.join(map(str, y.shape[1:]))} numbers an "
+                       "example, do not add up to 1 over the last axis, as one-hot classes do"
+                       )  # fmt: skip
     if not several and not whole:
-        raise _refused(weights, "the targets are no whole numbers")
+        raise _refused(weights, "the targets are no whole numbers, and not one-hot")
     classes = None if several else splits.count_classes()
     count = y.shape[-1] if several else classes and max(2, classes)
     if count and max(weights) >= count:
@@ -231,11 +229,8 @@ def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, in
 
 
 def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
-    return UsageError(
-        CLASS_WEIGHT, problem, "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}",
-        accepted="null, or weights of classes that the targets are, as whole numbers or one-hot",
-        typed=f"{CLASS_WEIGHT}=null",
-    )  # fmt: skip
+    shown = "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}"
+    return UsageError(CLASS_WEIGHT, problem, shown)
 
 
 def operations(value: Any) -> Any:

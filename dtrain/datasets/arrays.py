@@ -17,7 +17,7 @@ from dtrain.data.files import files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.target_kind import Counted, of_labels
-from dtrain.errors import DataError, refuse
+from dtrain.errors import DataError, refuse, typed
 
 #: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
 Names = str | Sequence[Any] | Mapping[str, Any]
@@ -62,11 +62,9 @@ def npz(
     if validation is not None:
         for key, name in held.items():
             if name is not None:
-                refuse("dataset.validation", f"there is dataset.{key}={name}, too", validation,
-                       accepted="a file, or arrays in the one file",
-                       typed="dataset.validation=null")  # fmt: skip
+                refuse("dataset.validation", f"there is dataset.{key}={name}, too", validation)
         beside = _in_archive(validation, "dataset.validation", keys)
-    elif _is_whole(held, target is not None, "NAME"):
+    elif _is_whole(held, target is not None):
         beside = _in_archive(path, "dataset.path", held)
     return _splits(train, beside, scale, Holdout(**holdout))
 
@@ -76,7 +74,7 @@ def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[s
     first, *others = files(path, key)
     if others:
         refuse(key, f"names {len(others) + 1} files", path, accepted="one file",
-               typed=f"{key}={first.name}")  # fmt: skip
+               typed=typed(key, first.name))  # fmt: skip
     archive = Archive(first)
 
     def arrays(key: str, names: Names | None) -> Any:
@@ -85,15 +83,14 @@ def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[s
     return {key: arrays(key, names) for key, names in keys.items()}
 
 
-def _is_whole(held: Mapping[str, Any], has_targets: bool, name: str) -> bool:
+def _is_whole(held: Mapping[str, Any], has_targets: bool) -> bool:
     """Say whether there is what to evaluate on: inputs, and targets where there are any."""
     present = {key: value for key, value in held.items() if value is not None}
     for key in list(held)[: 1 + has_targets]:
         if present and key not in present:
             other, value = next(iter(present.items()))
             refuse(f"dataset.{key}", f"is missing beside dataset.{other}={value}", None,
-                   accepted="inputs and targets to evaluate on, or neither",
-                   typed=f"dataset.{key}={name}")  # fmt: skip
+                   accepted="inputs and targets to evaluate on, or neither")  # fmt: skip
     return bool(present)
 
 
@@ -134,7 +131,7 @@ def npy(
         "validation": validation, "validation_target": validation_target,
         "validation_weight": validation_weight,
     }  # fmt: skip
-    beside = arrays(held) if _is_whole(held, target is not None, "FILE.npy") else None
+    beside = arrays(held) if _is_whole(held, target is not None) else None
     return _splits(train, beside, scale, Holdout(**holdout))
 
 
@@ -197,17 +194,16 @@ def _compare(arrays: Mapping[str, Any], held: Mapping[str, Any]) -> None:
     """Refuse inputs to evaluate on that are unlike those to train on."""
     x, (key, y) = next(iter(arrays.values())), next(iter(held.items()))
     ours, theirs = dict(nest.named(x)), dict(nest.named(y))
-    key, hint = f"dataset.{key}", f"dataset.{key}=NAME"
+    key = f"dataset.{key}"
     if list(ours) != list(theirs):
         own, other = (nest.mapped(lambda array: array.name, each) for each in (x, y))
-        problem = f"is no structure like that of {own}"
-        refuse(key, problem, other, accepted="an array for each input", typed=hint)
+        refuse(key, f"is no structure like that of {own}", other,
+               accepted="an array for each input")  # fmt: skip
     for name, array in ours.items():
         other = theirs[name]
         if other.shape[1:] != array.shape[1:]:
-            problem = f"holds examples of shape {other.shape[1:]}"
-            accepted = f"the shape of {array.name}, {array.shape[1:]}"
-            refuse(key, problem, other.name, accepted=accepted, typed=hint)
+            refuse(key, f"holds examples of shape {other.shape[1:]}", other.name,
+                   accepted=f"the shape of {array.name}, {array.shape[1:]}")  # fmt: skip
 
 
 class StoredArrays(Source):
@@ -325,7 +321,7 @@ class Targets:
             for part in in_pieces(self._values):
                 if not np.isfinite(part).all():
                     refuse(self._key, "holds NaN or infinity", self.array.name,
-                           accepted="finite numbers", hint=f"{self._key}=NAME")  # fmt: skip
+                           accepted="finite numbers")  # fmt: skip
                 whole = whole and np.array_equal(part, np.floor(part))
         return np.dtype(np.int64 if whole else np.float32)
 

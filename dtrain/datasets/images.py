@@ -93,8 +93,7 @@ def _check_classes(classes: Sequence[str], names: Sequence[str], path: str) -> N
             near = nearest(name, names)
             problem = f"has a class {name} that the training images do not have"
             refuse("dataset.validation", problem + (f" (but {near})" if near else ""), path,
-                   accepted=f"the classes {', '.join(names)}",
-                   hint="dataset.validation=ANOTHER")  # fmt: skip
+                   accepted=f"the classes {', '.join(names)}")  # fmt: skip
 
 
 def listed(
@@ -126,9 +125,9 @@ def listed(
         classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
         images, notices = _in_folders(root, classes)
     else:
-        refuse(key, "there is no such folder", path, accepted=accepted, hint=f"{key}=FOLDER")
+        refuse(key, "there is no such folder", path, accepted=accepted)
     if not images:
-        refuse(key, "holds no images in sub-folders", path, accepted=accepted, hint=f"{key}=FOLDER")
+        refuse(key, "holds no images in sub-folders", path, accepted=accepted)
     return images, classes, notices
 
 
@@ -171,12 +170,9 @@ def _in_csv(path: Path, key: str) -> Iterator[tuple[Path, str]]:
         rest = [c for c in columns if c not in where]
         named = [c for c in rest if c.lower() in _LABELS] if len(rest) > 1 else rest
         if len(where) != 1 or len(named) != 1:
-            refuse(
-                key,
-                f"is no CSV of images and classes: its columns are {', '.join(columns) or 'none'}",
-                path, accepted="one column of paths, relative to the CSV, and one of classes",
-                hint=f"{key}=FOLDER, with one sub-folder a class",
-            )  # fmt: skip
+            refuse(key, "is no CSV of images and classes: its columns are "
+                   f"{', '.join(columns) or 'none'}", path, accepted="a column of paths, relative "
+                   "to the CSV, and one of classes; or a folder of sub-folders")  # fmt: skip
         for row in itertools.chain(filter(None, [first]), rows):
             image = path.parent / (row[where[0]] or "")
             place = f"{path}, line {rows.line_num}"

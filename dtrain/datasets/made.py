@@ -97,12 +97,10 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
     for name, splits in made.items():
         key = f"dataset.members.{name}"
         if any(isinstance(each, Stream) for each in (splits.train, splits.validation)):
-            refuse(key, "cannot be mixed: it has its own order", "a stream",
-                   accepted="datasets with random access",
-                   hint="tf.data's sample_from_datasets, as one stream")  # fmt: skip
+            refuse(key, "cannot be mixed: it has its own order", "a stream", accepted="random "
+                   "access; of streams one of tf.data's sample_from_datasets")  # fmt: skip
         if known_length(splits.train) == 0:
-            refuse(key, "there is nothing to train on", "0 examples",
-                   accepted="one example or more", hint="a member that has some")  # fmt: skip
+            refuse(key, "there is nothing to train on", "0 examples", accepted="one or more")
     given = dict.fromkeys(made, 1.0) if weights is None else dict(weights)
     sound = all(math.isfinite(weight) and weight > 0 for weight in given.values())
     if given.keys() != made.keys() or not sound:
@@ -150,8 +148,7 @@ class Columns:
         def value(name: str) -> Any:
             if name not in row:
                 refuse("dataset", "no such column in an example", name,
-                       accepted=", ".join(map(str, row)),
-                       hint="a column of the dataset")  # fmt: skip
+                       accepted=", ".join(map(str, row)))  # fmt: skip
             return row[name]
 
         return tuple(None if role is None else nest.mapped(value, role) for role in self._roles)

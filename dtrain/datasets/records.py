@@ -114,7 +114,7 @@ def tfds(
     target = own_target if target is None else target
     if target is None:
         refuse("dataset.target", f"{builder} does not say which feature is the target", "null",
-               accepted=", ".join(table.columns), typed="dataset.target=FEATURE")  # fmt: skip
+               accepted=", ".join(table.columns))  # fmt: skip
     whole = TableSource(table, inputs, target, weight)
     if validation is not None:
         other = Prepared(builder, data_dir, validation)
@@ -125,7 +125,7 @@ def tfds(
     sizes = own | dict(images or {})
     if lacking := next((name for name, size in sizes.items() if size is None), None):
         refuse("dataset.images", f"the images {lacking} have different sizes", "null",
-               accepted="a size that they are resized to",
+               accepted="a size for all",
                typed=f"dataset.images={{{lacking}:[64,64,3]}}")  # fmt: skip
     return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes)
 
@@ -173,13 +173,12 @@ class Prepared(Table):
             self._source = made.as_data_source(split=split, decoders=raw)
             shards = made.info.splits[split].file_instructions
         except Exception as error:  # of the package, for each way that a folder can be wrong
-            raise UsageError(
-                "dataset.builder",
-                f"cannot be read from {data_dir or 'the usual folder'} ({split}: {reason(error)})",
-                builder, accepted="a split of a dataset that tensorflow_datasets has "
-                "prepared there by download_and_prepare(file_format='array_record')",
-                hint="dataset.data_dir=FOLDER dataset.builder=NAME",
-            ) from None  # fmt: skip
+            folder = data_dir or "the usual folder"
+            raise UsageError("dataset.builder",
+                             f"cannot be read from {folder} ({split}: {reason(error)})", builder,
+                             accepted="a split that download_and_prepare(file_format='array_record'"
+                             ") of tensorflow_datasets has written there",
+                             hint="dataset.data_dir=FOLDER") from None  # fmt: skip
         self.supervised, self._title = made.info.supervised_keys, f"{builder} {split}"
         self.files = files([str(shard.filename) for shard in shards], "dataset.builder")
 

@@ -213,10 +213,9 @@ def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
         for name in role.columns() if role is not None else ():
             one, other = whole.table.columns[name], held.table.columns[name]
             if (one.is_number, one.shape) != (other.is_number, other.shape):
-                refuse("dataset.validation", f"the column {name} holds {described(other)}, "
-                       f"and {described(one)} in what is trained on", path,
-                       accepted="files with the same columns",
-                       hint="dataset.validation=ANOTHER")  # fmt: skip
+                refuse("dataset.validation", f"the column {name} holds {described(other)}, and "
+                       f"{described(one)} in what is trained on", path,
+                       accepted="files with the same columns")  # fmt: skip
 
 
 def of_sources(
@@ -240,8 +239,7 @@ def of_sources(
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
     """
     if known_length(whole) == 0:
-        refuse(f"dataset.{key}", "has no row to train on", value,
-               accepted="data with at least one row", hint=f"dataset.{key}=ANOTHER")  # fmt: skip
+        refuse(f"dataset.{key}", "has no row to train on", value, accepted="a row or more")
     train, held = divided(whole, holdout) if held is None else (whole, held)
     count = counted(train, held) if classes is None else classes
     columns = {"inputs": whole.inputs.names, "target": whole.target and whole.target.names}
@@ -279,18 +277,18 @@ def _of_tables(
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
-            refuse(
-                "dataset.columns", "is no kind of a column", {name: kind},
-                accepted=", ".join(KINDS),
-                typed=typed("dataset.columns", {name: nearest(kind, KINDS) or "text"}),
-            )  # fmt: skip
+            alike = nearest(kind, KINDS) or "text"
+            refuse("dataset.columns", "is no kind of a column", {name: kind},
+                   accepted=", ".join(KINDS),
+                   typed=typed("dataset.columns", {name: alike}))  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
-            hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
-            problem = f"{whole.files[0].name} has no such column"
-            refuse("dataset.columns", problem, name, accepted=", ".join(whole.columns), typed=hint)
+            near = nearest(name, whole.columns)
+            refuse("dataset.columns", f"{whole.files[0].name} has no such column", name,
+                   accepted=", ".join(whole.columns),
+                   typed=near and typed("dataset.columns", {near: kind}))  # fmt: skip
     if not whole.columns:
-        problem, accepted = next(iter(whole.refused.values())), "files with the same columns"
-        refuse("dataset.path", problem, path, accepted=accepted, typed="dataset.path=ONE_FILE")
+        problem = next(iter(whole.refused.values()))
+        refuse("dataset.path", problem, path, accepted="files with the same columns")
     forms = {name: kind for name, kind in declared.items() if "%" in kind}
     if fitted is not None and not isinstance(inputs, str | Mapping):
         if inputs is None and target is None:
@@ -365,12 +363,10 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
     key, shown = "dataset.target", ", ".join(target.columns())
     first = source.where(int(missing[0]))
     if len(missing) == len(source):
-        refuse(key, "is empty in every row", shown, accepted="a column with values",
-               hint="dataset.target=COLUMN")  # fmt: skip
+        refuse(key, "is empty in every row", shown, accepted="a column with values")
     if not skip:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        refuse(key, f"is empty in {first}{more}", shown,
-               accepted="a target in each row; on_error=skip leaves the others out",
+        refuse(key, f"is empty in {first}{more}", shown, accepted="a target in each row",
                typed="dataset.on_error=skip")  # fmt: skip
     return source.of_rows(np.flatnonzero(~empty)), [
         f"dataset.on_error=skip: {len(missing):,} of {len(source):,} rows have no {shown} and are "
@@ -448,9 +444,6 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
     for role in filter(None, roles):
         for name in role.columns():
             if source.table.columns[name].kind == "date" and declared.get(name) != "category":
-                refuse(
-                    role.key, "holds dates, which are examples only in a list of inputs", name,
-                    accepted="columns of numbers, booleans or text",
-                    hint=typed("dataset.inputs", [name])
-                    if role.key.endswith("inputs") else f"{role.key}=COLUMN",
-                )  # fmt: skip
+                as_list = typed("dataset.inputs", [name]) if role.key.endswith("inputs") else None
+                refuse(role.key, "holds dates, which are examples only in a list of inputs", name,
+                       accepted="columns of numbers, booleans or text", typed=as_list)  # fmt: skip

@@ -176,14 +176,10 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
     model = untrained(config, splits, Default([]))
     if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
         refuse("model", "has no call: it cannot be run on examples", type(model).__name__,
-               accepted="a model with a call",
-               hint="the part of it that is to be served, as a model of its own")  # fmt: skip
+               accepted="a model with a call, such as the part that is to be served")  # fmt: skip
     if layers := stateful_layers(model):
-        refuse(
-            "model",
-            "carries its state from batch to batch, which a request to an exported model must not",
-            layers[0].name, accepted="layers with stateful=False", typed="stateful=False",
-        )  # fmt: skip
+        refuse("model", "carries its state from batch to batch, which a request to an exported "
+               "model must not", layers[0].name, accepted="layers of stateful=False")  # fmt: skip
     model.compiled = False  # what is saved is there to be run, with no optimizer, loss or metrics
     return model, splits
 

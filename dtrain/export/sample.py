@@ -47,11 +47,10 @@ def sample_of(named: Any, splits: Splits) -> Sample:
     if worst > LIMIT or empty:
         problem = f"its output {name!r} differs each time that it is called on the same examples"
         problem = f"its output {empty[0]!r} is a number on no example" if empty else problem
-        refuse(
-            "model", f"{problem}: an export cannot be compared with it", type(named.model).__name__,
-            accepted="a model that computes the same numbers each time where training=False",
-            hint="another checkpoint" if empty else "random draws in training alone",
-        )  # fmt: skip
+        refuse("model", f"{problem}: an export cannot be compared with it",
+               type(named.model).__name__,
+               accepted="a model that computes the same numbers each time where training=False",
+               hint="another checkpoint" if empty else None)  # fmt: skip
     return Sample(inputs, outputs, rows)
 
 

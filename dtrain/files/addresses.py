@@ -32,8 +32,7 @@ def local(address: str, key: str) -> Path:
     problem = next(filter(None, map(reading.component, names)), None)
     if scheme not in SCHEMES or problem is not None:
         refuse(key, f"a name in it {problem}" if problem else f"no run goes to {scheme}://",
-               address, accepted="a folder, or s3://BUCKET/FOLDER, gs://BUCKET/FOLDER",
-               hint=f"{key}=s3://BUCKET/FOLDER")  # fmt: skip
+               address, accepted="a folder, or s3://BUCKET/FOLDER, gs://BUCKET/FOLDER")  # fmt: skip
     return Path.cwd().joinpath(*_ROOT, scheme, *names)
 
 

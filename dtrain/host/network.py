@@ -50,9 +50,7 @@ def address_in(network: str, host: str, found: list[tuple[str, Address]]) -> str
         inside = [address for name, address in found if name == network]
     if not inside:
         has = ", ".join(f"{address} ({name})" for name, address in found)
-        refuse(
-            "launcher.network", f"{host} has no address there, but {has}", network,
-            accepted="a network in CIDR notation, or the name of an interface, that every host has",
-            typed="launcher.network=10.0.0.0/8",
-        )  # fmt: skip
+        refuse("launcher.network", f"{host} has no address there, but {has}", network,
+               accepted="a network in CIDR notation, or the name of an interface, that every host "
+               "has", typed="launcher.network=10.0.0.0/8")  # fmt: skip
     return str(inside[0])

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -26,6 +27,8 @@ _OWN = "DTRAIN_OWN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
+#: One of them is in every folder that a command takes for a run or a sweep.
+_OF_RUNS = ("command.json", "cluster.json", "sweep.json", "journal.jsonl")
 #: Where dtrain itself is.
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 #: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
@@ -78,6 +81,11 @@ def given_name(text: bytes) -> str:
     return f"given_{hashlib.sha256(text).hexdigest()[:32]}"
 
 
+def is_given(name: str) -> bool:
+    """Say whether a caller gives a module of this name."""
+    return re.fullmatch(r"given_[0-9a-f]{32}", name) is not None
+
+
 def find_given(name: str) -> str | None:
     """Return the file of a module that was given; None where it is in none of the folders."""
     found = (os.path.join(folder, f"{name}.py") for folder in _given_folders())
@@ -125,8 +133,8 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module at the top, for those who may have it."""
-        is_given = re.fullmatch(r"given_[0-9a-f]{32}", name) and name in trusted()
-        if is_given and (file := find_given(name)) is not None:
+        given = is_given(name) and name in trusted()
+        if given and (file := find_given(name)) is not None:
             return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
         # Else an optional import of any package would run a file of that name in the folder.
         if path is not None or not (name in tops() or self._asks()):
@@ -181,6 +189,45 @@ def installed(name: str) -> ModuleSpec | None:
     finders = (each for each in sys.meta_path if each is not _finder)
     found = (each.find_spec(name, None) for each in finders)
     return next((spec for spec in found if spec is not None), None)
+
+
+def other(top: str) -> str | None:
+    """Return what else has a name, and is imported before anything of the current directory."""
+    if top in sys.stdlib_module_names:
+        return "Python"
+    spec = installed(top) if top.isidentifier() else None
+    if spec is None:  # as a script's `__main__`, too, which is no module of a file
+        return None
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    here = [os.path.abspath(path) for path in (f"{top}.py", f"{top}/__init__.py", top)]
+    return None if set(places) <= {*here} else f"an installed package ({places[0]})"
+
+
+def is_own(module: str) -> bool:
+    """Say whether a module is of the user's project. Nothing is imported.
+
+    It is a file ``NAME.py`` of the current directory, or in a package with an ``__init__.py``, and
+    nothing that is installed has its name: that would be imported instead. A folder of a run is no
+    package of the user's, whatever lies in it: it may come from elsewhere.
+
+    Args:
+        module: its dotted name; names of what is in it may follow.
+    """
+    folder = Path.cwd()
+    top, *rest = module.split(".")
+    if other(top) is not None or "site-packages" in folder.parts:
+        return False
+    for part in (top, *rest):
+        if not part.isidentifier():
+            return False
+        package = folder / part
+        if not (package / "__init__.py").is_file():
+            of_package = part is not top and not package.is_dir()
+            return of_package or (folder / f"{part}.py").is_file()
+        if any((package / name).exists() for name in _OF_RUNS):
+            return False
+        folder = package
+    return True
 
 
 def offer() -> None:

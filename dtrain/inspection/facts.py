@@ -283,11 +283,10 @@ def refuse_ragged(leaves: list[Leaf]) -> None:
     for leaf in leaves:
         if isinstance(leaf.values, Ragged):
             name = leaf.name or ("y" if leaf.role == "target" else "x")
-            refuse(
-                "dataset.pad", f"the {leaf.label} has rows of different lengths", "null",
-                accepted="a length for each such input or target: {NAME: {length: 128}}",
-                typed=f"dataset.pad={{{name}:{{length:{leaf.values.lengths.max()}}}}}",
-            )  # fmt: skip
+            refuse("dataset.pad", f"the {leaf.label} has rows of different lengths", "null",
+                   accepted="a length for each such input or target",
+                   typed=f"dataset.pad={{{name}:{{length:{leaf.values.lengths.max()}}}}}"
+                   )  # fmt: skip
 
 
 def table(leaves: list[Leaf], count: int) -> list[str]:
@@ -403,8 +402,7 @@ def index_of(leaves: Sequence[Leaf], path: Path) -> int:
     found = [at for at, leaf in enumerate(leaves) if leaf.role == "input" and leaf.is_picture]
     if not found:
         refuse("--images", "no input of this dataset is an image", path,
-               accepted="an input of height x width x 1 or 3, floating or uint8",
-               hint="the command without --images")  # fmt: skip
+               accepted="an input of height x width x 1 or 3, floating or uint8")  # fmt: skip
     return max(found, key=lambda at: leaves[at].is_image)
 
 

@@ -80,8 +80,7 @@ def report(
     data = dataset.load(config)
     splits, train = data.splits, data.splits.train
     if examples_in(train) == 0:
-        refuse("dataset", "there is nothing to train on", "0 examples",
-               accepted="one example or more",
+        refuse("dataset", "there is nothing to train on", "0 examples", accepted="one or more",
                hint="another file, or a smaller dataset.validation_split")  # fmt: skip
     rows = list(facts.rows(config, data).items())
     yield "lines", (f"data: {config.dataset['_target_']}", aligned(rows))

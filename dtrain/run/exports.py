@@ -139,8 +139,7 @@ class Version:
             return
         if (self.record["digest"], self.record["weights"]) != (digest, weights):
             refuse("name", f"{self.path} holds an export of other weights", self.path.parent.name,
-                   accepted="a name of its own for each model, or another folder",
-                   hint="name=ANOTHER")  # fmt: skip
+                   accepted="a name of its own for each model, or another folder")  # fmt: skip
 
     def publish(self, record: Record) -> None:
         """Let what is aside appear; what is there already stays.
@@ -175,7 +174,7 @@ def read(path: Path) -> Record:
     found = read_json(path / RECORD) if path.is_dir() else None
     if found is None:
         refuse("folder", f"is there, and no export of dtrain (it has no {RECORD})", path,
-               accepted="another name or folder", hint="name=ANOTHER")  # fmt: skip
+               accepted="another name or folder")  # fmt: skip
     return schemas.check(found, Record, path / RECORD)
 
 

@@ -53,8 +53,7 @@ class Followed:
         descriptor = self._rundir.lock(name)
         if descriptor is None:
             refuse("follow", f"process {self._rundir.holder(name)} follows this run already",
-                   "true", accepted=f"one {command} at a time that follows a run",
-                   hint="the command without follow=true")  # fmt: skip
+                   "true", accepted=f"one {command} at a time that follows a run")  # fmt: skip
         try:
             yield
         finally:

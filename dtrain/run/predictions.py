@@ -365,12 +365,9 @@ def _refuse_other(folder: Path, manifest: dict[str, Any]) -> None:
         if isinstance(was, dict) and isinstance(here, dict):
             key = next(key for key in (*was, *here) if was.get(key) != here.get(key))
             name, was, here = f"{name}.{key}", was.get(key), here.get(key)
-        refuse(
-            "to", f"has predictions of another command: their {name} is {_short(was)}, "
-            f"and here it is {_short(here)}", folder,
-            accepted="the folder of predictions of the same checkpoint, data and options, or a "
-            "new one", hint="to=FOLDER with another folder",
-        )  # fmt: skip
+        refuse("to", f"has predictions of another command: their {name} is {_short(was)}, and here "
+               f"it is {_short(here)}", folder, accepted="a new folder, or one of the same "
+               "checkpoint, data and options")  # fmt: skip
 
 
 def _short(value: Any) -> str:

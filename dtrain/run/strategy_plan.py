@@ -97,19 +97,16 @@ def of(config: Config) -> StrategyPlan:
     """
     node = dict(config.strategy)
     if "plan" not in node:
-        refuse("strategy.plan", "is not in the configuration of the run: another version of "
-               f"dtrain wrote it, and this is dtrain {version('dtrain')}", "null",
-               accepted="the version that wrote it",
+        refuse("strategy.plan", "is not in the configuration of the run, as this dtrain "
+               f"({version('dtrain')}) writes it", "null", accepted="the version that wrote it",
                hint="fork=RUN_DIR to begin a new run with its weights")  # fmt: skip
     plan = targets.instantiate(
         node["plan"], "strategy.plan", **{k: v for k, v in node.items() if k != "_target_"}
     )
     if not isinstance(plan, StrategyPlan):
-        refuse(
-            "strategy.plan._target_", "makes no plan of a strategy", node["plan"]["_target_"],
-            accepted="a subclass of dtrain.run.strategy_plan.StrategyPlan",
-            typed="strategy.plan._target_=dtrain.task.strategies.plans.OneReplica",
-        )  # fmt: skip
+        refuse("strategy.plan._target_", "makes no plan of a strategy", node["plan"]["_target_"],
+               accepted="a subclass of dtrain.run.strategy_plan.StrategyPlan",
+               typed="strategy.plan._target_=dtrain.task.strategies.plans.OneReplica")  # fmt: skip
     return plan
 
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import threading
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
@@ -27,7 +27,7 @@ class StatusPipe:
         pipe: a connection to the launcher.
     """
 
-    def __init__(self, pipe: Any):
+    def __init__(self, pipe: Connection):
         self._pipe = pipe
         self._done = threading.Event()
         # A full pipe that the launcher does not read must not block the task.
@@ -67,7 +67,7 @@ def bytes_read() -> int:
     return int(counts["rchar"]) + int(counts["read_bytes"])
 
 
-def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
+def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Connection) -> None:
     """Run one task and end.
 
     Args:

@@ -7,7 +7,6 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 
 @contextlib.contextmanager
@@ -42,8 +41,8 @@ def late(*names: str) -> Iterator[None]:
         remove()
 
 
-def _loading(name: str, before: Callable[[], None]) -> Callable[[str], Any]:
-    def load(attribute: str) -> Any:
+def _loading(name: str, before: Callable[[], None]) -> Callable[[str], object]:
+    def load(attribute: str) -> object:
         if attribute.startswith("__"):  # who looks through all modules looks at nothing else
             raise AttributeError(attribute)
         before()

@@ -12,10 +12,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from dtrain import errors, secrets
-from dtrain.config import targets, tree
+from dtrain.config import targets, tree, trust
 from dtrain.config.tree import Config
 from dtrain.data import generators
 from dtrain.errors import DtrainError, UsageError, refuse
@@ -25,6 +24,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.task.aliases import Foreign
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
@@ -82,7 +82,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             config.hardware, cluster, task, config.trainer.deterministic, peer_timeout
         )
         if task.serves:
-            kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
+            kind: Foreign = trust.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
             return errors.OK
         past = None
@@ -150,10 +150,9 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
     )
     if strategy.replicas != cluster.replicas:
         plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
-        refuse("strategy.plan",
-               f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
-               f"{cluster.replicas}", config.strategy.plan["_target_"],
-               accepted="a plan of the strategy's own replicas",
+        kind, target = type(strategy).__name__, config.strategy.plan["_target_"]
+        problem = f"{kind} has {strategy.replicas} replicas, and the plan has {cluster.replicas}"
+        refuse("strategy.plan", problem, target, accepted="a plan of the strategy's own replicas",
                typed=f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}")  # fmt: skip
     return strategy
 

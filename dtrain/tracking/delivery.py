@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import itertools
 import os
 import sys
@@ -72,7 +73,8 @@ class Delivery:
         self._away_since: float | None = None
         self._warned = False
         self._problem: str | None = None  # of the last try, where that failed
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        work = contextvars.copy_context().run  # what the command may read this thread may, too
+        self._thread = threading.Thread(target=work, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

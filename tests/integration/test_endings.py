@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from dtrain.config import objective
 from dtrain.config.node import seconds
+from dtrain.config.schema.training import Duration
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
 
@@ -56,13 +58,15 @@ def test_a_run_whose_time_is_over_is_saved_evaluated_and_can_be_resumed(
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
+    ("value", "length"),
     [("2h", 7200), ("90m", 5400), ("1h30m", 5400), (3600, 3600), ("1d", 86400), ("1.5h", 5400)],
 )
-def test_lengths_of_time(value: object, seconds: float) -> None:
-    assert seconds(value) == seconds and forms.DURATION.problem(value) is None
+def test_lengths_of_time(value: object, length: float) -> None:
+    adapter: TypeAdapter[object] = TypeAdapter(Duration)
+    assert seconds(value) == length and adapter.validate_python(value) == value
     for wrong in ("", "2 hours", "h", "30m1h", True, [1], 0, "0s", "9999d"):
-        assert forms.DURATION.problem(wrong) is not None, wrong
+        with pytest.raises(ValidationError):
+            adapter.validate_python(wrong)
 
 
 def test_what_early_stopping_takes() -> None:

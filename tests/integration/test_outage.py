@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import consent, tree
+from dtrain.config import private, tree, trust
 from dtrain.controller.commands.sync import sync
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -58,8 +58,8 @@ class Scene:
         self.rundir = RunDir.create(folder / "outputs" / "run")
         self.rundir.config.write_text(tree.to_yaml(self.config))
         write_json(self.rundir.cluster, CLUSTER.to_json())
-        consent.begin([f"tracking.uri={address}"], None)  # the user's own command has named it
-        write_json(self.rundir.command, consent.signed([], None, address))
+        trust.begin([f"tracking.uri={address}"], None)  # the user's own command has named it
+        write_json(self.rundir.command, private.sign_command([], None, address))
         self.journal = Journal(self.rundir.journal)
         self.steps: list[int] = []
         run = TrackedRun(self.config, self.rundir, CLUSTER)

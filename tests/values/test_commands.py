@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from itertools import pairwise
@@ -13,12 +12,10 @@ import pytest
 
 from dtrain.__main__ import COMMANDS
 from dtrain.config import check, schema
-from dtrain.config.ranges import Range, rule
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
 from tests.sampled import thinned
 from tests.test_schema import node
-from tests.values.test_every_key import PLACES
 
 DIGITS = "'\"\uff11\uff12\"'"  # which Python takes for 12
 SYNTHETIC = ("dataset=synthetic",)
@@ -102,15 +99,10 @@ def test_what_nobody_means(words: tuple[str, ...], dtrain: Any) -> None:
     assert line.startswith(f"error: {words[-1].lstrip('~').partition('=')[0]}"), line
 
 
-@pytest.mark.parametrize("kind", list(PLACES), ids=lambda kind: str(kind.__name__))
-def test_a_number_of_each_group(kind: type, dtrain: Any) -> None:
+@pytest.mark.parametrize("key", ["seed", "hardware.devices", "optimizer.beta_1", "model.l2"])
+def test_a_number_of_a_group(key: str, dtrain: Any) -> None:
     """A sample of ``test_every_key.py`` through the command line."""
-    prefix, words = PLACES[kind]
-    for field in dataclasses.fields(kind):
-        if isinstance(rule(field), Range):
-            key = f"{prefix}.{field.name}" if prefix else field.name
-            assert refused(dtrain, *words, f"{key}=-{MANY}").startswith(f"error: {key}=")
-            return
+    assert refused(dtrain, f"{key}=-{MANY}").startswith(f"error: {key}=")
 
 
 EMPTY = "is empty"
@@ -174,7 +166,7 @@ def test_a_preset_that_is_one_is_taken(dtrain: Any) -> None:
 
 def _commands() -> list[list[str]]:
     """Return the overrides of the commands that the documents show and that begin a run."""
-    root = Path(schema.__file__).parents[2]
+    root = Path(schema.__file__).parents[3]
     pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
     found: dict[str, list[str]] = {}
@@ -199,7 +191,6 @@ def test_commands_of_the_documents_are_taken(
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     config = node(*words)
     try:
-        values.check(config)
-        values.check_overrides(config, words)
+        check.check(config)
     except UsageError as error:
         assert "batch_size=63" in str(error)

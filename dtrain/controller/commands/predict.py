@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import schema, targets, tree
+from dtrain.config import schema, tree, trust
 from dtrain.config.node import Node
 from dtrain.config.schema.launchers import Launcher
 from dtrain.config.schema.running import Predict as Options
@@ -114,7 +114,7 @@ class Predict(Derived):
             names = Launcher.model_fields.keys() - {"target_"}
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node(shared, _target_=_LOCAL)
-        launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
+        launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
             refuse("launcher",
                    "starts tasks that share each batch, and a worker of predict is by itself",

@@ -25,8 +25,8 @@ from typing import Any
 import dtrain
 from dtrain import errors
 from dtrain.compare import bits
-from dtrain.config import consent, tree
 from dtrain.config import given as given_modules
+from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
 from dtrain.controller import code_recorder, folders, resume
@@ -107,8 +107,8 @@ def read(typed: str) -> State:
         raise refused("nothing of its code was recorded: it never began to train, or began with "
                       "record_code=false", f"a run whose folder has {code.FOLDER}/")  # fmt: skip
     record = code.read(starts[0])
-    signed = consent.is_own(record["digest"], record.get("signature"))
-    own = consent.grant_own(command) and signed
+    signed = private.is_own(record["digest"], record.get("signature"))
+    own = private.grant_own(command) and signed
     overrides, config_dir = command.get("overrides") or [], command.get("config_dir")
     state = State(typed, rundir, overrides, config_dir, starts[0], record)
     if not own and state.name not in python_path.trusted():
@@ -124,7 +124,7 @@ def read(typed: str) -> State:
             "a run that was started in a working tree of git, with a commit",
             "git init there, and a first commit, before the next run",
         )
-    consent.accept("RUN", typed, command, [])  # no option of the command line is among them
+    private.accept("RUN", typed, command, [])  # no option of the command line is among them
     given_modules.offer(rundir.path, overrides, True)
     return state
 

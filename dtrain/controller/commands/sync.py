@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent, tree
+from dtrain.config import private, tree
 from dtrain.config.check import settle
 from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
@@ -159,6 +159,6 @@ def main(given: list[str] | None = None) -> int:
         address = sync(arguments.run_dir, arguments.uri)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
         why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
-        return boundary.report(consent.own_error(error) or error, why)
+        return boundary.report(private.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, given, guard, schema, targets, tree
+from dtrain.config import given, guard, private, schema, targets, tree
 from dtrain.config.check import check_node, settle
 from dtrain.config.overrides import of_sources, parse
 from dtrain.config.tree import Config
@@ -150,7 +150,7 @@ class Composer:
             config = settle(node)
             check_address(config)
             check_name(config.name)
-            words = environment.as_written(list(overrides), node)
+            words = private.as_written(list(overrides), node)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -230,7 +230,7 @@ class Composer:
         hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]
         given = [*hydra, *typed["task"]]
         if self._first is not None:
-            given = environment.as_written(given, self._first[0])
+            given = private.as_written(given, self._first[0])
         kept = []
         for override in given:
             key, value = _key_and_value(override)
@@ -238,7 +238,7 @@ class Composer:
                 override = f"fork={self._pinned[value]}"
             if not schema.has_mark(key, "once"):
                 kept.append(override)
-        return consent.signed(kept, self._master.config_dir, None)
+        return private.sign_command(kept, self._master.config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

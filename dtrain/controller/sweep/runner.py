@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import math
 import queue
@@ -234,9 +235,11 @@ class Runner:
             planned = draft.plan(self._share)
             cluster = keep_to(planned.cluster, slot, self._machine)
             planned = dataclasses.replace(planned, cluster=cluster)
+        arguments = (self._work, running, planned)
         threading.Thread(
-            target=self._work, args=(running, planned), name=f"job-{draft.number}", daemon=True
-        ).start()
+            target=contextvars.copy_context().run, args=arguments, name=f"job-{draft.number}",
+            daemon=True,
+        ).start()  # fmt: skip
 
     def _work(self, running: Running, planned: Plan) -> None:
         """Do a job from its start to its end, in a thread of its own."""

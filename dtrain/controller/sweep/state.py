@@ -10,7 +10,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dtrain.config import consent, schema, tree
+from dtrain.config import private, schema, tree
 from dtrain.config.node import Unresolvable
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
@@ -276,7 +276,7 @@ def arguments(given: list[str]) -> list[str]:
     if folder == "null":
         return given
     command = read(Path(folder)).data["command"]
-    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
+    overrides, config_dir = private.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
         free = schema.has_mark(key, "once") and key != "resume"
         if not key.startswith("-") and key.split(".")[0] != "tracking" and not free:

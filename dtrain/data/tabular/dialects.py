@@ -143,14 +143,14 @@ def is_not_decoded(error: BaseException) -> bool:
     return isinstance(error, UnicodeError) or "UTF8" in str(error)
 
 
-def refuse_lines(file: DataFile, problem: str, hint: str) -> NoReturn:
-    """Refuse lines that are no rows.
+def refuse_lines(file: DataFile, problem: str, option: str | None) -> NoReturn:
+    """Refuse lines that are no rows; an option may read the file in another way.
 
     Raises:
         UsageError: always.
     """
     refuse("dataset.path", f"cannot be read as CSV ({problem})", file.name,
-           accepted="a line of names, and rows of as many cells", typed=hint)  # fmt: skip
+           accepted="a line of names, and rows of as many cells", typed=option)  # fmt: skip
 
 
 def skipping(lines: int | Sequence[int]) -> str:
@@ -166,11 +166,8 @@ def opened(file: DataFile) -> IO[bytes]:
     """
     path = file.local()
     if path.suffix.lower() in (".xlsx", ".xlsm", ".xls", ".ods"):
-        refuse(
-            "dataset.path", "is a workbook, and no text", file.name,
-            accepted="a sheet of it, as CSV",
-            hint="pandas.read_excel(FILE).to_csv('a.csv', index=False), and dataset.path=a.csv",
-        )  # fmt: skip
+        refuse("dataset.path", "is a workbook, and no text", file.name, accepted="a sheet of it, "
+               "as CSV", hint="pandas.read_excel(FILE).to_csv('a.csv', index=False)")  # fmt: skip
     with file.open() as stream:
         head = stream.read(8)
     kind = next((kind for kind, first in _PACKED.items() if re.match(first, head)), None)
@@ -186,8 +183,7 @@ def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:
     names = [name for name in whole.namelist() if not re.search(r"(^|/)(__MACOSX/|\.)|/$", name)]
     if len(names) != 1:
         refuse("dataset.path", f"has {len(names)} files in it ({', '.join(names[:3])})", file.name,
-               accepted="a packed file with one table in it",
-               hint="a file that is unpacked")  # fmt: skip
+               accepted="a packed file with one table in it, or an unpacked one")  # fmt: skip
     return whole.open(names[0])
 
 
@@ -239,8 +235,7 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     records = tables[separator]
     first, *rest = records or [[]]
     if not first:
-        refuse("dataset.path", "has no rows", file.name, accepted="a table",
-               hint="dataset.path=FILE.csv")  # fmt: skip
+        refuse("dataset.path", "has no rows", file.name, accepted="a table that has some")
     names, has_names = [name.strip() for name in first], reading.header
     if has_names is None and not (has_names := not _are_values(first)):
         notices.append(
@@ -302,10 +297,10 @@ def _check_top(file: DataFile, records: list[list[str]], numbers: list[int]) -> 
     if not width - 1 <= names <= width:
         top = next(at for at, record in enumerate(records) if len(record) == width)
         signs = {record[0].strip()[:1] for record in records[:top]}
-        hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
+        option = None if names > width else skipping(numbers[top] - 1)
         if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
-            hint = typed("dataset.comment", signs.pop())
-        refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", hint)
+            option = typed("dataset.comment", signs.pop())
+        refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", option)
     full = [sum(bool(cell.strip()) for cell in record) for record in records[:2]]
     if full[0] < full[-1] - 1:  # R leaves out one name
         problem = f"line {numbers[0]} names {full[0]} of {names} columns"

@@ -85,8 +85,7 @@ class Fit:
 
 def _constant(name: str, value: str) -> UsageError:
     return UsageError("dataset.target", f"is {value} in every row, so there is nothing to learn",
-                      name, accepted="a target of two values or more",
-                      hint="dataset.target=COLUMN")  # fmt: skip
+                      name, accepted="a target of two values or more")  # fmt: skip
 
 
 class EncodedSource(TableSource):

@@ -28,6 +28,7 @@ from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest, refuse
 
 _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")
+_SAVED = "a folder that save_to_disk has written"
 _MEDIA = ("Image", "Audio", "Video", "Pdf", "Mesh")
 
 
@@ -78,11 +79,9 @@ class HubTable(ArrowTable):
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
         super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
         if len(self) != part.num_rows:
-            refuse("dataset.path",
-                   f"its files have {len(self):,} rows, and the dataset {part.num_rows:,} of them",
-                   str(Path(paths[0]).parent),
-                   accepted="a dataset that is flattened (flatten_indices) before it is saved",
-                   hint="dataset.path=FOLDER")  # fmt: skip
+            refuse("dataset.path", f"its files have {len(self):,} rows, and the dataset "
+                   f"{part.num_rows:,} of them", str(Path(paths[0]).parent),
+                   accepted="one that is flattened (flatten_indices) and then saved")  # fmt: skip
         for name in ("__key__", "__url__"):  # of tar files: what their examples are called
             self.columns.pop(name, None)
         if shown is not None:
@@ -119,8 +118,7 @@ def opened(
     """
     if (path is None) == (name is None):
         refuse("dataset.path", "no dataset is named" if path is None else "a name is given, too",
-               path, accepted="dataset.path=FOLDER, or dataset.name=NAME",
-               hint="dataset.path=FOLDER dataset.name=null")  # fmt: skip
+               path, accepted="dataset.path=FOLDER, or dataset.name=NAME")  # fmt: skip
     paths = [path] if isinstance(path, str) else path or [""]
     if all(each.endswith(".tar") for each in paths):
         whole, held = each_of(lambda some: _tar_table(files(some)), path, validation)
@@ -135,17 +133,15 @@ def opened(
         if value is None:
             continue
         if value not in splits:
-            near = nearest(value, splits) or "NAME"
-            problem = f"{shown} has no such split"
-            refuse(key, problem, value, accepted=", ".join(splits), typed=f"{key}={near}")
+            near = nearest(value, splits)
+            refuse(key, f"{shown} has no such split", value, accepted=", ".join(splits),
+                   typed=near and f"{key}={near}")  # fmt: skip
         if any(splits[value] is part for part in parts):
             refuse(key, "is the split that is trained on", value, accepted="another split",
                    typed=f"{key}=null")  # fmt: skip
         parts.append(splits[value])
     if not all(part.cache_files for part in parts):
-        refuse("dataset.path", "has no file with rows", shown,
-               accepted="a folder that save_to_disk has written",
-               hint="dataset.path=FOLDER")  # fmt: skip
+        refuse("dataset.path", "has no file with rows", shown, accepted=_SAVED)
     return HubTable(parts[0]), HubTable(parts[1]) if len(parts) > 1 else None
 
 
@@ -164,25 +160,23 @@ def _package() -> Any:
 
 
 @contextlib.contextmanager
-def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> Iterator[None]:
+def _refusing(key: str, value: str, problem: str, **words: str) -> Iterator[None]:
     """Raise what the package, pyarrow, json, tarfile or a decoder raises as a sentence."""
     try:
         yield
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise UsageError(key, f"{problem} ({reason})", value, accepted=accepted,
-                         typed=hint) from None  # fmt: skip
+        raise UsageError(key, f"{problem} ({reason})", value, **words) from None
 
 
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package()
-    key, hint = "dataset.path", "dataset.path=FOLDER"
-    accepted = "a folder that save_to_disk has written"
+    key = "dataset.path"
     if not Path(path).is_dir():
         problem = f"there is no such folder (looked in {Path.cwd()})"
-        refuse(key, problem, path, accepted=accepted, typed=hint)
-    with _refusing(key, path, "cannot be read as a dataset of Hugging Face's", accepted, hint):
+        refuse(key, problem, path, accepted=_SAVED)
+    with _refusing(key, path, "cannot be read as a dataset of Hugging Face's", accepted=_SAVED):
         dataset = package.load_from_disk(path)
     return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset
 
@@ -193,8 +187,8 @@ def _named(name: str) -> Any:
     owner, _, rest = name.rpartition("/") if name.count("/") > 1 else (name, "", "")
     with _refusing(
         "dataset.name", name, "is not in the package's cache",
-        "a dataset that load_dataset has brought to this machine",
-        f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
+        accepted="a dataset that load_dataset has brought to this machine",
+        typed=f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
     ):  # fmt: skip
         return dict(package.load_dataset(owner, rest or None))
 
@@ -208,9 +202,8 @@ def _tar_table(shards: Sequence[DataFile]) -> HubTable:
     package, paths = _package(), [str(file.local().absolute()) for file in shards]
     with _refusing(
         "dataset.path", ", ".join(file.name for file in shards[:3]),
-        "cannot be read as tar files of examples",
-        "tar files, not compressed, whose members' names are EXAMPLE.EXTENSION, alike in all",
-        "dataset.path=FILE.tar",
+        "cannot be read as tar files of examples", accepted="tar files, not compressed, whose "
+        "members' names are EXAMPLE.EXTENSION, alike in all",
     ):  # fmt: skip
         dataset = package.load_dataset(
             "webdataset", data_files=paths, split="train",

@@ -395,11 +395,11 @@ def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
                   and any(s in extensions for s in p.suffixes[-2:])]  # fmt: skip
         kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
         if len(kinds) > 1:
-            problem = f"the folder has files of several formats ({', '.join(sorted(kinds))})"
-            hint = f"'dataset.path={path}/*.{sorted(kinds)[0]}'"
-            refuse("dataset.path", problem, path, accepted="files of one format", typed=hint)
+            refuse("dataset.path", "the folder has files of several formats "
+                   f"({', '.join(sorted(kinds))})", path, accepted="files of one format",
+                   typed=f"'dataset.path={path}/*{Path(inside[0]).suffix}'")  # fmt: skip
         if not inside:
             refuse("dataset.path", "is a folder without a table", path,
-                   accepted=", ".join(extensions), hint="dataset.path=FILE")  # fmt: skip
+                   accepted=", ".join(extensions))  # fmt: skip
         return files(inside)
     return files(path)

@@ -70,9 +70,8 @@ class TableSource(Source):
             rest = [name for name in (*table.columns, *table.refused) if name not in outputs]
             inputs = rest[0] if len(rest) == 1 else rest
             if not rest:
-                problem = f"{table.files[0].name} has no other columns than the targets"
-                key, accepted = "dataset.inputs", "columns that are inputs"
-                refuse(key, problem, "null", accepted=accepted, hint=f"{key}=COLUMN")
+                refuse("dataset.inputs", f"{table.files[0].name} has no columns but the targets",
+                       "null", accepted="columns that are inputs")  # fmt: skip
         self.inputs = Role(inputs, "dataset.inputs", table, cells=self.encodes)
         self._names = self._columns(None if self.encodes else self.inputs, self.target, self.weight)
 
@@ -171,13 +170,10 @@ class TableSource(Source):
         if self.is_worded(name):
             numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
             if len(numbers) > 2 and self.target is not None and self.target.is_joined(name):
-                refuse(
-                    "dataset.target", "the columns of a list become one array, "
-                    f"and {name} holds {len(numbers)} different texts", self.target.names,
-                    accepted="columns with one number, or one of two texts, a row in a list; "
-                    "others by a "
-                    "name: {NAME: COLUMN}", hint="dataset.target=COLUMN",
-                )  # fmt: skip
+                refuse("dataset.target", f"the columns of a list become one array, and {name} "
+                       f"holds {len(numbers)} different texts", self.target.names,
+                       accepted="in a list columns with one number, or one of two texts, a row; "
+                       "others by a name: {NAME: COLUMN}")  # fmt: skip
             texts = self._texts(values, name, rows)
             targets = np.array([numbers.get(text, -1) for text in texts], np.int64)
             sound = targets >= 0

@@ -187,8 +187,7 @@ class Role:
             numbers = [n for n, c in columns.items() if c.is_number and not c.is_ragged]
             if name not in numbers:
                 refuse(self.key, f"holds {described(columns[name])}, and weights are numbers", name,
-                       accepted=", ".join(numbers) or "null",
-                       typed=f"{self.key}=null")  # fmt: skip
+                       accepted=", ".join(numbers) or "null", typed=f"{self.key}=null")  # fmt: skip
 
     def columns(self) -> list[str]:
         """Return the names of all columns, each once."""
@@ -213,21 +212,15 @@ class Role:
                 self._check_name(name)
                 column = self.table.columns[name]
                 is_text = column.is_cell and not column.is_number and column.kind != "date"
-                if not (
-                    (column.is_cell if self.cells else column.is_single)
-                    or (self.labels and is_text)
-                ):
-                    refuse(
-                        self.key,
-                        f"the columns of a list become one array, and {name} holds "
-                        f"{described(column)}", self.names,
-                        accepted="columns with one number a row in a list; others by a name: "
-                        "{NAME: COLUMN}", typed=f"'{self.key}={{{self._by_names(part)}}}'",
-                    )  # fmt: skip
+                is_part = column.is_cell if self.cells else column.is_single
+                if not (is_part or (self.labels and is_text)):
+                    refuse(self.key, f"the columns of a list become one array, and {name} holds "
+                           f"{described(column)}", self.names, accepted="in a list columns with "
+                           "one number a row; others by a name: {NAME: COLUMN}",
+                           typed=f"'{self.key}={{{self._by_names(part)}}}'")  # fmt: skip
         else:
             refuse(self.key, "names no columns", self.names,
-                   accepted="a column, a list of columns, or columns by name",
-                   hint=f"{self.key}=COLUMN")  # fmt: skip
+                   accepted="a column, a list of columns, or columns by name")  # fmt: skip
 
     def _by_names(self, names: Sequence[str]) -> str:
         """Return all columns of a list by names: those of one number a row are one array."""
@@ -239,16 +232,13 @@ class Role:
     def _check_name(self, name: str) -> None:
         table, key = self.table, self.key
         if name in table.refused:
-            refuse(
-                key, table.refused[name], name,
-                accepted="columns of numbers, booleans, text, bytes, or lists of numbers, alike "
-                "in all files", hint=f"{key}=COLUMN",
-            )  # fmt: skip
+            refuse(key, table.refused[name], name, accepted="columns of numbers, booleans, text, "
+                   "bytes, or lists of numbers, alike in all files")  # fmt: skip
         if name not in table.columns:
-            near = nearest(name, table.columns) or "COLUMN"
-            hint = typed(key, near) if self.names == name else f"{near} in place of {name}"
-            problem = f"{table.files[0].name} has no such column"
-            refuse(key, problem, name, accepted=", ".join(table.columns), hint=hint)
+            near = nearest(name, table.columns)
+            refuse(key, f"{table.files[0].name} has no such column", name,
+                   accepted=", ".join(table.columns), hint=near and f"{near} in place of {name}",
+                   typed=typed(key, near) if near and self.names == name else None)  # fmt: skip
 
 
 def flat(names: Names, lists: bool = True) -> Iterator[str]:

@@ -76,7 +76,7 @@ def read(
                 line = row - 1 - dialect.header + dialect.first
                 dialects.refuse_lines(
                     file, f"{dialect.place(row)} has {others} cells, where the first has {cells}",
-                    "the file without it" if dialect.word == "row"
+                    None if dialect.word == "row"
                     else dialects.skipping(sorted({*dialect.skipped, line})),
                 )  # fmt: skip
             match = _CELL.search(str(error))

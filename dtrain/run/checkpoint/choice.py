@@ -35,8 +35,7 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
     paths, _ = store.candidates(folder)
     if not paths:
         refuse("checkpoint", f"{folder} holds no checkpoint", word or "latest",
-               accepted="a run that saved one",
-               hint="a run with checkpoint.every_epochs=1")  # fmt: skip
+               accepted="a run that saved one, as of checkpoint.every_epochs=1")  # fmt: skip
     by_step = {step_of(path): path for path in sorted(paths, key=step_of)}
     if word == "all":
         return list(by_step.values())

@@ -18,8 +18,10 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.errors import UsageError, refuse
+from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Batch, Foreign, Nest, Tensors
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import adds_up, has_own, is_mean, leaves, named
 from dtrain.task.model import optimizers
 
@@ -101,12 +103,12 @@ class Step(Protocol):
     draws_several: bool
     gathers: bool
 
-    def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
+    def run(self, batch: Nest) -> tuple[list[Value], list[Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
 
 
 def results(
-    model: keras.Model, metrics: list[keras.Variable], states: list[Any], whole: list[Any]
+    model: keras.Model, metrics: list[keras.Variable], states: Tensors, whole: Tensors
 ) -> dict[str, float]:
     """Return the results of the metrics that a step has updated.
 
@@ -134,7 +136,7 @@ def results(
 
 @contextlib.contextmanager
 def attributes_kept(
-    model: keras.Model, modules: Iterable[Any] = ()
+    model: keras.Model, modules: Iterable[Foreign] = ()
 ) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Put back at the end what steps have replaced or counted in attributes.
 
@@ -156,7 +158,7 @@ def attributes_kept(
             vars(owner).update(attributes)
 
 
-def batches(data: tuple[Any, ...], parts: int, rows: int) -> list[tuple[Any, ...]]:
+def batches(data: Batch, parts: int, rows: int) -> list[Batch]:
     """Return batches of ``parts * rows`` examples: the first ones, and some with unlike parts.
 
     Unlike in how often their commonest number occurs: of tokens that pads them, of weights it is 0.
@@ -203,7 +205,7 @@ def is_known(model: keras.Model) -> bool:
     )
 
 
-def _is_of_each(loss: Any) -> bool:
+def _is_of_each(loss: Foreign) -> bool:
     """Whether a loss is one of Keras' that is a mean over examples, or none."""
     if loss is None or isinstance(loss, str):
         return str(loss).lower() not in ACROSS
@@ -307,10 +309,8 @@ def check_layers(model: keras.Model) -> None:
     """
     for layer in keras_internals.layers(model):
         if type(layer).__name__ in MIXING and keras_internals.is_of_keras(layer):
-            refuse("model", "changes each example by others of its batch, and each "
-                   "replica has its part of them alone", layer.name,
-                   accepted="a model without it, or one replica",
-                   typed="strategy=one_device")  # fmt: skip
+            why = "changes each example by others of its batch, of which each replica has a part"
+            raise one_replica(why, layer.name)
 
 
 def untried(error: Exception, replicas: int) -> str:
@@ -339,13 +339,8 @@ def check_gradients_of_examples(model: keras.Model, norm: Value) -> None:
 
 def gradients_of_examples(step: str) -> UsageError:
     """Return the error of a step that replicas would give means of gradients of single examples."""
-    return UsageError(
-        "model",
-        "takes gradients of single examples for weights, and several replicas would average each "
-        "with those of other examples: what it makes of them would be something else", step,
-        accepted="gradients of losses of the whole batch, or one replica",
-        typed="strategy=one_device",
-    )  # fmt: skip
+    why = "takes gradients of single examples, which replicas would average with those of others"
+    return one_replica(why, step, "gradients of losses of the whole batch")
 
 
 def check_kept(kept: Kept, sums: str) -> None:
@@ -362,8 +357,7 @@ def check_kept(kept: Kept, sums: str) -> None:
     else:
         right = all(np.array_equal(part, whole, equal_nan=True) for part in parts)
     if not right:
-        refuse("model",
-               "the training step assigns it what several replicas would have otherwise: each "
-               "computes it of its part of the batch, and the mean over them is kept", kept.name,
-               accepted=f"a mean over the examples, a value made of {sums}, or one replica",
-               typed="strategy=one_device")  # fmt: skip
+        raise one_replica(
+            "the training step assigns it what several replicas would have otherwise",
+            kept.name, f"a mean over the examples, a value made of {sums}",
+        )  # fmt: skip

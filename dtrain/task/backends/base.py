@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dtrain.task.aliases import Batch, Json, Nest, Variable
 from dtrain.task.backends.metric_sums import Sums
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Tasks:
         """Add bytes up over the tasks: each is zero in all tasks but one."""
         return data
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return the JSON values of all tasks, by rank."""
         if self.size == 1:
             return [value]
@@ -198,11 +199,11 @@ class Steps(Protocol):
         """Return what else there is to report of the steps since the last such call."""
         return {}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return what else there is to report of the whole run, as JSON values."""
         return {}
 
-    def restore(self, summary: dict[str, Any]) -> None:
+    def restore(self, summary: Json) -> None:
         """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
         return
 
@@ -218,7 +219,7 @@ class Forward(Protocol):
 
     replicas: int
     batch: int
-    specs: dict[str, Any]
+    specs: dict[str, Nest]
 
     @property
     def at_once(self) -> int:
@@ -269,14 +270,14 @@ class Backend(Protocol):
         return self.replicas
 
     @property
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Json:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return {}
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """Create model and metrics inside it."""
 
-    def optimizer_scope(self) -> AbstractContextManager[Any]:
+    def optimizer_scope(self) -> AbstractContextManager[object]:
         """Create the optimizer and its slots inside it."""
 
     def place(self, model: keras.Model) -> None:
@@ -286,7 +287,7 @@ class Backend(Protocol):
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
 
     def trace_step(
-        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+        self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
         """Trace ``train_step`` and run nothing; return what optimizers would update.
 
@@ -296,13 +297,13 @@ class Backend(Protocol):
             creates: the trace creates the variables of the model.
         """
 
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host."""
 
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
 
-    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+    def whole(self, model: keras.Model) -> AbstractContextManager[object]:
         """Let the chief read inside, by itself, all variables; every task enters."""
         return nullcontext()
 

@@ -23,6 +23,7 @@ from dtrain.data import generators, nest
 from dtrain.data.sources import Source
 from dtrain.run.predictions import ColumnSpec
 from dtrain.run.times import INPUT
+from dtrain.task.aliases import Nest
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.runtime import runtime
 
@@ -76,11 +77,11 @@ class HostForward(ABC):
         return arrays
 
     @abstractmethod
-    def _outputs(self, x: Any, numbers: np.ndarray) -> Any:
+    def _outputs(self, x: Nest, numbers: np.ndarray) -> Nest:
         """Return what the model predicts for the inputs of a call, on the host."""
 
 
-def as_data(x: Any) -> Any:
+def as_data(x: Nest) -> Nest:
     """Return inputs as Keras' predict gives them to its step."""
     return (x,) if nest.is_nest(x) and not isinstance(x, dict) else x
 
@@ -104,7 +105,7 @@ def kept() -> Iterator[None]:
         put(before)
 
 
-def state() -> tuple[Any, Any]:
+def state() -> tuple[object, object]:
     """Return what the generators hold."""
     return random.getstate(), np.random.get_state()
 

@@ -34,7 +34,7 @@ class Rules:
         UsageError: a rule cannot be read.
     """
 
-    def __init__(self, rules: Any, parts: int):
+    def __init__(self, rules: object, parts: int):
         self._rules = None if rules == "auto" else path_rules.read_all(rules, _read)
         self._parts = parts
 
@@ -116,7 +116,7 @@ def _axis(rule: str, axis: int, path: str, shape: Shape, parts: int) -> int:
     return axis % rank
 
 
-def assign_layers(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
+def assign_layers(rules: object, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
     """Choose a device for every layer of a model.
 
     Args:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from dtrain.task.aliases import Foreign, Function, Logs, Tensor, Tensors
 from dtrain.task.backends.base import Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tracing import now, tracing
@@ -34,7 +35,7 @@ class Norms:
             for optimizer in optimizers.named(model).values():
                 optimizer.apply = _noted(optimizer, optimizer.apply)
 
-    def measured(self, before: list[Any], update: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    def measured(self, before: Tensors, update: Function) -> tuple[Tensor, Logs]:
         """Run what updates the weights, traced or at once.
 
         Args:
@@ -46,9 +47,9 @@ class Norms:
         """
         if not self.names:
             return update(), {}
-        squares: list[Any] = []
+        squares: Tensors = []
 
-        def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
+        def note(gradients: Tensors, scale: Tensor, dynamic: bool) -> None:
             square = _total(map(_square, gradients)) / keras.ops.square(scale)
             if dynamic:  # an update is skipped where scaled gradients overflow
                 square = keras.ops.where(keras.ops.isfinite(square), square, 0.0)
@@ -66,9 +67,9 @@ class Norms:
         return returned, {name: numbers[name] for name in self.names}
 
 
-def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> Any:
+def _noted(optimizer: keras.optimizers.Optimizer, apply: Function) -> Function:
     @functools.wraps(apply)
-    def noted(grads: Any, *args: Any, **kwargs: Any) -> Any:
+    def noted(grads: Sequence[Tensor], *args: object, **kwargs: object) -> Foreign:
         grads = list(grads)
         if (note := now().norms) is not None:
             dynamic = getattr(optimizer, "dynamic_scale", None)
@@ -79,15 +80,15 @@ def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> 
     return noted
 
 
-def _square(value: Any) -> Any:
+def _square(value: Tensor) -> Tensor:
     return keras.ops.sum(keras.ops.square(keras.ops.cast(value, "float32")))
 
 
-def _total(squares: Iterable[Any]) -> Any:
+def _total(squares: Iterable[Tensor]) -> Tensor:
     return sum(squares, keras.ops.zeros([]))
 
 
-def _norm(values: list[Any]) -> Any:
+def _norm(values: Tensors) -> Tensor:
     return keras.ops.sqrt(_total(map(_square, values)))
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import keras
 import numpy as np
 
+from dtrain.task.aliases import Logs, Nest, Tensor, Tensors
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import (
     LOSS_WEIGHT,
@@ -77,12 +77,12 @@ class Rows(ABC):
         """Return how many numbers a row has."""
         return self.width + len(self.names[training])
 
-    def logs(self, logs: Any, training: bool) -> dict[str, Any]:
+    def logs(self, logs: Nest, training: bool) -> Logs:
         """Return the numbers that a step returned, but the results of metrics that add up."""
         # Keras' own steps return results of metrics alone, which are read from their states.
         return self._returned.values(logs, training) if self._watched else {}
 
-    def weights(self, logs: dict[str, Any], rows: Any) -> dict[str, Any]:
+    def weights(self, logs: Logs, rows: Tensor) -> Logs:
         """Return what each number that an evaluation step returned counts for."""
         if LOSS_WEIGHT not in logs or "loss" not in logs:
             return dict.fromkeys(logs, rows)
@@ -168,10 +168,10 @@ class Rows(ABC):
         return shown or ({name} if updated else set())
 
     @abstractmethod
-    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+    def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         """Return :meth:`metric_results` of states of metrics, compiled."""
 
-    def metric_results(self, states: list[Any]) -> list[dict[str, Any]]:
+    def metric_results(self, states: Tensors) -> list[Logs]:
         """Return the results of each metric by name, and last what the model makes of them.
 
         Args:

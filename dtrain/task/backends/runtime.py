@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from dtrain.config.tree import Hardware
 from dtrain.data.sources import Source, Splits
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
+from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Options, Tensor, Variable
 from dtrain.task.data.inputs import Augment, Inputs
 
 
@@ -43,7 +44,7 @@ class NotFinite:
 class Plain(Protocol):
     """Models and what trains them, of the framework itself, beside those of Keras."""
 
-    def as_model(self, built: Any, precision: str, x: Any) -> Any:
+    def as_model(self, built: Foreign, precision: str, x: Nest) -> Foreign:
         """Return a module of the framework's as a model; anything else as it is.
 
         Args:
@@ -55,7 +56,7 @@ class Plain(Protocol):
             UsageError: it cannot be trained so.
         """
 
-    def owners(self, model: keras.Model, group: str) -> dict[str, Any]:
+    def owners(self, model: keras.Model, group: str) -> dict[str, Foreign]:
         """Return each :class:`dtrain.task.model.object_state.Owner` of a model, by its name.
 
         Args:
@@ -63,7 +64,7 @@ class Plain(Protocol):
             group: ``model``, or ``optimizer``.
         """
 
-    def unwrapped(self, model: keras.Model) -> Any:
+    def unwrapped(self, model: keras.Model) -> Foreign:
         """Return what the user's function has returned."""
 
     def state_dict(self, model: keras.Model) -> dict[str, np.ndarray] | None:
@@ -77,7 +78,7 @@ class Plain(Protocol):
         """
 
     def optimizer(
-        self, node: dict[str, Any], schedule: dict[str, Any] | None, steps: int,
+        self, node: Options, schedule: Options | None, steps: int,
         steps_per_epoch: int,
     ) -> keras.optimizers.Optimizer | None:  # fmt: skip
         """Return an optimizer of the framework's; None where a node names none.
@@ -92,10 +93,10 @@ class Plain(Protocol):
             UsageError: optimizer and schedule do not go together.
         """
 
-    def loss(self, value: Any) -> Any:
+    def loss(self, value: Foreign) -> Foreign:
         """Return a loss of the framework's as Keras calls one; another as it is."""
 
-    def metric(self, value: Any) -> Any:
+    def metric(self, value: Foreign) -> Foreign:
         """Return a metric of the framework's as Keras calls one; another as it is.
 
         Raises:
@@ -115,11 +116,11 @@ class Runtime(Protocol):
     #: Raised by the framework's own operations, whatever their input was.
     ERRORS: tuple[type[Exception], ...]
     #: Types of dense tensors.
-    TENSORS: tuple[Any, ...]
+    TENSORS: tuple[Foreign, ...]
     #: Types of variables, Keras' own among them.
-    VARIABLES: tuple[Any, ...]
+    VARIABLES: tuple[Foreign, ...]
     #: Types of generators of random numbers whose ``state`` is a variable.
-    GENERATORS: tuple[Any, ...]
+    GENERATORS: tuple[Foreign, ...]
 
     def configure(
         self,
@@ -150,22 +151,22 @@ class Runtime(Protocol):
     def overlooked(self, hardware: Hardware, cluster: Cluster) -> str | None:
         """Return a sentence about devices that are there and not used, if there are any."""
 
-    def on_cpu(self) -> AbstractContextManager[Any]:
+    def on_cpu(self) -> AbstractContextManager[object]:
         """Compute what is called inside on the CPU."""
 
-    def variable(self, value: Any, dtype: str) -> Any:
+    def variable(self, value: Tensor, dtype: str) -> Variable:
         """Return a variable of the framework's, of this process alone."""
 
     def to_numpy(self, variable: keras.Variable) -> np.ndarray:
         """Return what a variable holds, on the host."""
 
-    def trace(self, function: Callable[..., Any], *specs: Any) -> None:
+    def trace(self, function: Function, *specs: Nest) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
-    def buffers(self, model: keras.Model) -> list[tuple[str, Any]]:
+    def buffers(self, model: keras.Model) -> list[tuple[str, Variable]]:
         """Return what modules of PyTorch's in layers keep beside weights, with their names."""
 
-    def attempt(self, model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
+    def attempt(self, model: keras.Model, function: Callable[..., None], *examples: Nest) -> None:
         """Call a function for the variables that it makes, and for its errors.
 
         Args:
@@ -177,7 +178,7 @@ class Runtime(Protocol):
             UsageError: it has code that cannot be traced.
         """
 
-    def outputs(self, model: keras.Model, x: Any) -> Any:
+    def outputs(self, model: keras.Model, x: Nest) -> Nest:
         """Return what a model makes of a batch, not in training; a model may be built by it."""
 
     def readable(self, splits: Splits, target: str) -> Splits:
@@ -191,7 +192,7 @@ class Runtime(Protocol):
             UsageError: it cannot.
         """
 
-    def read(self, source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    def read(self, source: Source, rows: np.ndarray) -> Batch:
         """Return the examples at ``rows``, int64 ``[b]``, as arrays, at once and on the CPU.
 
         Raises:
@@ -199,25 +200,25 @@ class Runtime(Protocol):
             UsageError: the source gives what is no array, or members of a mixture differ.
         """
 
-    def computed(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    def computed(self, parts: Batch) -> Batch:
         """Return examples that were read, in the types that a step gets them in."""
 
-    def batches(self, inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+    def batches(self, inputs: Inputs) -> Iterator[Batch]:
         """Yield the batches of a training on one replica."""
 
-    def augmented(self, augment: Augment, x: Any, keys: Any) -> Any:
+    def augmented(self, augment: Augment, x: Nest, keys: Tensor) -> Nest:
         """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
 
-    def uniform(self, seed: Any, shape: Sequence[int]) -> Any:
+    def uniform(self, seed: Tensor, shape: Sequence[int]) -> Tensor:
         """Return numbers from 0 to 1, float32, that are a function of a seed of two integers."""
 
-    def fold_in(self, seed: Any, number: int) -> Any:
+    def fold_in(self, seed: Tensor, number: int) -> Tensor:
         """Return another seed, for each number one."""
 
-    def exchange(self, name: str, x: Any) -> Any:
+    def exchange(self, name: str, x: Nest) -> Tensor:
         """Return ``gather``, ``sum`` or ``mean`` over the replicas: :mod:`dtrain.replicas`."""
 
-    def first_not_finite(self, model: keras.Model, batch: Any) -> NotFinite | None:
+    def first_not_finite(self, model: keras.Model, batch: Nest) -> NotFinite | None:
         """Run the training step of a model on one device, with checks; it updates nothing.
 
         Returns:
@@ -230,13 +231,13 @@ class Runtime(Protocol):
     def stop_trace(self) -> None:
         """End it, and write it."""
 
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Json:
         """Return what the last bits of a number depend on, on a CPU; JSON values."""
 
     def building(self) -> AbstractContextManager[None]:
         """Let a user's function that makes a model leave what dtrain has set up as it is."""
 
-    def computed_twice(self, layer: keras.Layer) -> Callable[..., Any]:
+    def computed_twice(self, layer: keras.Layer) -> Function:
         """Return a layer's call, computed a second time for its gradients (``hardware.remat``)."""
 
 

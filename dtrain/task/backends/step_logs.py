@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import keras
+
+from dtrain.task.aliases import Nest, Tensor
 
 #: What a step may return beside its ``loss``: of how much the loss is the mean, as of how many
 #: tokens. Without it a loss of an evaluation counts for each example of its batch.
@@ -27,7 +28,7 @@ def evaluates(model: keras.Model) -> bool:
     return own or model.loss is not None or bool(model.losses)
 
 
-def unwrapped(data: Any) -> Any:
+def unwrapped(data: Nest) -> Nest:
     """Return a batch as Keras gives it to a step: inputs alone are no tuple.
 
     As ``keras.utils.pack_x_y_sample_weight`` does.
@@ -35,7 +36,7 @@ def unwrapped(data: Any) -> Any:
     return data[0] if isinstance(data, tuple) and len(data) == 1 else data
 
 
-def flattened(logs: Any) -> Iterator[tuple[str, Any]]:
+def flattened(logs: Nest) -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values that a step returned; a dict in it gives its own names."""
     for name, value in (logs or {}).items():
         if isinstance(value, dict):
@@ -44,7 +45,7 @@ def flattened(logs: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
+def named(name: str, result: Nest) -> Iterator[tuple[str, Tensor]]:
     """Yield the names and values of a metric's result: of a dict its own, at any depth.
 
     Of several numbers, such as an F1 score for each class, each has its index in its name.
@@ -61,7 +62,7 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
         yield name, result
 
 
-def tensor(value: Any) -> Any:
+def tensor(value: Tensor) -> Tensor:
     """Return a number of a step as a tensor, also where it is a variable of Keras'."""
     return value.value if isinstance(value, keras.Variable) else keras.ops.convert_to_tensor(value)
 

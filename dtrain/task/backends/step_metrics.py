@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Function, Logs, Nest, Tensor
 from dtrain.task.backends.step_logs import (
     flattened,
     has_own,
@@ -51,12 +51,12 @@ def wrap(model: keras.Model) -> None:
         model.get_metrics_result = _noted(own, model)
 
 
-def scalars(logs: Any) -> dict[str, Any]:
+def scalars(logs: Nest) -> Logs:
     """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
 
     As Keras' ``fit`` does with what a ``train_step`` returns.
     """
-    numbers: dict[str, Any] = {}
+    numbers: Logs = {}
     for name, value in flattened(logs):
         if value is not None:
             number = tensor(value)
@@ -66,9 +66,9 @@ def scalars(logs: Any) -> dict[str, Any]:
     return numbers
 
 
-def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:
+def _updating(update: Function, adds_up: bool, weighs: bool) -> Function:
     @functools.wraps(update)
-    def update_state(values: Any, sample_weight: Any = None) -> Any:
+    def update_state(values: Tensor, sample_weight: Tensor = None) -> Tensor:
         parts, rows = now().parts, now().rows
         if adds_up and parts > 1:
             values = keras.ops.convert_to_tensor(values)
@@ -81,9 +81,9 @@ def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:
     return update_state
 
 
-def _noted(original: Any, owner: Any) -> Any:
+def _noted(original: Function, owner: keras.metrics.Metric) -> Function:
     @functools.wraps(original)
-    def result() -> Any:
+    def result() -> Tensor:
         value, results = original(), now().results
         if results is not None:
             # Of a variable itself: what it holds here, where the metric has been updated.
@@ -123,7 +123,7 @@ class Returned:
         self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._model, self._averaged = model, {id(metric) for metric in averaged}
 
-    def values(self, logs: Any, training: bool) -> dict[str, Any]:
+    def values(self, logs: Nest, training: bool) -> Logs:
         """Return the numbers that are read from no state of a metric; called where the step was."""
         numbers, results = scalars(logs), now().results or ()
         metrics = {id(metric) for metric in self._model.metrics}

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from dtrain.task.aliases import Foreign, Function, Tensor, Tensors
+
 
 @dataclasses.dataclass(frozen=True)
 class Tracing:
@@ -35,8 +37,8 @@ class Tracing:
     """
 
     step: Any = None
-    targets: list[Any] | None = None
-    note: Any = None
+    targets: Tensors | None = None
+    note: Function | None = None
     inside: bool = False
     draws: Any = None
     record: Any = None
@@ -45,8 +47,8 @@ class Tracing:
     rows: Any = None
     results: Any = None
     norms: Any = None
-    divisors: list[tuple[Any, Any]] | None = None
-    applied: list[Any] | None = None
+    divisors: list[tuple[Tensor, Tensor]] | None = None
+    applied: Tensors | None = None
     layers: list[str] | None = None
 
     @property
@@ -70,7 +72,7 @@ def now() -> Tracing:
 
 
 @contextlib.contextmanager
-def tracing(**changed: Any) -> Iterator[None]:
+def tracing(**changed: Foreign) -> Iterator[None]:
     """Let what is traced inside, in this thread, find other values; the rest stays as it is."""
     before = _local.now
     _local.now = dataclasses.replace(before, **changed)

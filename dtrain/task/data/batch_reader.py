@@ -29,6 +29,7 @@ from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, refuse
+from dtrain.task.aliases import Batch
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
@@ -104,7 +105,7 @@ def refuse_texts(array: np.ndarray, framework: str) -> None:
                typed="backend=tensorflow")  # fmt: skip
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: object) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
         array = array.astype(object)
@@ -200,7 +201,7 @@ class BatchReader:
         return _joined(source, rows, member)
 
 
-def read_at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+def read_at_once(source: Source, rows: np.ndarray) -> Batch:
     """Return some examples, changed by all transforms, as :attr:`Example.parts` of arrays.
 
     Each member of a mixture is read, so that one whose examples are unlike is refused.
@@ -281,7 +282,7 @@ def _joined(
     return together(parts, places)
 
 
-def refuse_unlike(number: int, first: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+def refuse_unlike(number: int, first: Batch, other: Batch) -> None:
     """Refuse a member of a mixture whose examples are unlike those of the first.
 
     Args:

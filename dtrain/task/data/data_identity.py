@@ -25,6 +25,7 @@ from dtrain.errors import refuse
 from dtrain.run import identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Tasks
 from dtrain.task.data.reading import arrays, first
 
@@ -43,7 +44,7 @@ _NOT_EVALUATED = (
 )  # fmt: skip
 
 
-def records(splits: Splits) -> dict[str, dict[str, Any]]:
+def records(splits: Splits) -> dict[str, Json]:
     """Return what the data is, by split.
 
     Args:
@@ -60,7 +61,7 @@ def records(splits: Splits) -> dict[str, dict[str, Any]]:
     return by_split
 
 
-def _record(source: Source | Stream) -> dict[str, Any]:
+def _record(source: Source | Stream) -> Json:
     row = np.zeros(1, np.int64)
     one = first(source, 1) if isinstance(source, Stream) else arrays(source, row)
     examples = examples_in(source)
@@ -70,7 +71,7 @@ def _record(source: Source | Stream) -> dict[str, Any]:
     return {"examples": examples, "structure": structure[:_TEXT], "digest": digest.hexdigest()}
 
 
-def _digest(source: Any) -> Any:
+def _digest(source: Any) -> hashlib.blake2b:
     """Return a hash of a sample of the content of a source."""
     if isinstance(source, Concatenated):  # of which some members may be of files, and some not
         members = b"".join(_digest(member).digest() for member in source.members)
@@ -89,7 +90,7 @@ def sampled(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
-def of_files(files: Sequence[DataFile]) -> Any:
+def of_files(files: Sequence[DataFile]) -> hashlib.blake2b:
     """Return a hash of the names and sizes of files, in their order, and of a sample of each.
 
     Raises:
@@ -112,7 +113,7 @@ def of_files(files: Sequence[DataFile]) -> Any:
     return digest
 
 
-def difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str | None:
+def difference(one: Json | None, other: Json | None) -> str | None:
     """Return how two records of a split differ, as a clause about ``one``; None if they do not."""
     one, other = one or {"examples": 0}, other or {"examples": 0}
     if one.get("digest") == other.get("digest"):
@@ -127,7 +128,7 @@ def difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str 
     return "has other content"
 
 
-def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
+def evaluated(config: Config, by_split: dict[str, Json]) -> str:
     """Return a digest of the examples that are evaluated, wherever they are; empty for none.
 
     Two models whose metrics are to be compared were evaluated on the same ones.
@@ -145,7 +146,7 @@ def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
 
 
 def check_past(
-    by_split: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
+    by_split: dict[str, Json], past: Checkpoint | None, accepted: bool, forked: bool
 ) -> str | None:
     """Compare the data with that of the checkpoint that the run continues from.
 
@@ -170,15 +171,13 @@ def check_past(
     sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
     if changes and not (accepted or forked):
         problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
-        refuse(
-            "dataset", f"{problem} when the checkpoint was saved", ", ".join(changes),
-            accepted="the data that the run began with",
-            hint="dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
-        )  # fmt: skip
+        refuse("dataset", f"{problem} when the checkpoint was saved", ", ".join(changes),
+               accepted="the data that the run began with", hint="dataset.accept_changes=true to "
+               "continue with other data, or fork=RUN_DIR")  # fmt: skip
     return sentence or None
 
 
-def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster) -> None:
+def check_hosts(by_split: dict[str, Json], tasks: Tasks, cluster: Cluster) -> None:
     """Compare the data of all tasks that read some; each must call it at the same point.
 
     Args:
@@ -197,12 +196,10 @@ def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Clus
             if differs is not None:
                 data = "training" if split == "train" else split
                 differs = differs.replace("where it is", "where the chief has")
-                refuse(
-                    "dataset", f"the {data} data is not the chief's: this task {differs}", name,
-                    accepted="the same data on every host; a stream that is shuffled, by a seed",
-                    hint="copy the chief's files to every host, or use a path that all of them "
-                    "share",
-                )  # fmt: skip
+                refuse("dataset", f"the {data} data is not the chief's: this task {differs}", name,
+                       accepted="the same data on every host; a shuffle with a seed",
+                       hint="copy the chief's files to every host, or use a path that all "
+                       "share")  # fmt: skip
 
 
 def check_stream(splits: Splits, alone: bool) -> str | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain.config import callables, targets
+from dtrain.config import kinds, targets
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.convert import adapted
@@ -24,12 +24,13 @@ from dtrain.data.images import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, members_of
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in, settle_streams
 from dtrain.data.tabular.encoded import unseen
 from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import refuse
+from dtrain.task.aliases import Function, Json, Nest, Tensor
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import data_identity, reading
 from dtrain.task.data.inputs import Augment
@@ -57,7 +58,7 @@ class Data:
     options: Options
     augment: Augment | None
     order: Order | None
-    identity: dict[str, dict[str, Any]]
+    identity: dict[str, Json]
     pool: Pool
     notices: tuple[str, ...] = ()
 
@@ -127,7 +128,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     return Data(splits, options, changes, order, data_records, pool, tuple(filter(None, notices)))
 
 
-def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
+def _with_some(splits: Splits, node: Mapping[str, object]) -> Splits:
     """Return splits without a validation of no examples, where that is what was split off.
 
     Raises:
@@ -139,24 +140,23 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    key = "validation" if node.get("validation") else None
-    if key or "validation_split" not in node:
-        refuse(f"dataset.{key}" if key else "dataset", "the validation has no example",
-               node[key] if key else "of the dataset", accepted="one or more, or no validation",
-               hint=f"dataset.{key}=null" if key
-               else "have the dataset return None for it, or what to train on alone")  # fmt: skip
+    if path := node.get("validation"):
+        refuse("dataset.validation", "has no example", path, accepted="one example or more, or "
+               "null", typed="dataset.validation=null")  # fmt: skip
+    if "validation_split" not in node:
+        refuse("dataset", "has no example", "the validation", accepted="one or more, or None",
+               hint="return what to train on alone")  # fmt: skip
     return dataclasses.replace(splits, validation=None)
 
 
-def _sound(source: Any) -> tuple[Any, str | None]:
+def _sound(source: Any) -> tuple[Source | None, str | None]:
     """Return a source without the examples that cannot be read, and a sentence about them."""
     if source is None:
         return None, None
     if isinstance(source, Stream | Mixture):
         refuse("dataset.on_error",
                "examples of a stream or a mixture cannot be left out before they are read", "skip",
-               accepted="a dataset with random access",
-               typed="dataset.on_error=fail")  # fmt: skip
+               accepted="a dataset with random access", typed="dataset.on_error=fail")  # fmt: skip
     bad = list(reading.bad_examples(source, np.arange(len(source))))
     if not bad:
         return source, None
@@ -173,9 +173,8 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if options.balance:
         labels = None if isinstance(splits.train, Stream | Mixture) else splits.train.info.labels()
         if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
-            refuse("dataset.balance",
-                   "the classes of the examples are not known without their inputs", "true",
-                   accepted="a dataset whose target is one column of classes",
+            refuse("dataset.balance", "the classes of the examples are not known without their "
+                   "inputs", "true", accepted="a dataset whose target is one column of classes",
                    typed="dataset.balance=false")  # fmt: skip
         return Balanced(labels, seed)
     if isinstance(splits.train, Stream):
@@ -206,12 +205,12 @@ def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
     made = targets.instantiate({**node, "_partial_": True}, key)
     is_layer = inspect.isclass(made.func)
     function: Augment = Layer(made(), key) if is_layer else made
-    if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
+    if is_layer or node["_target_"].partition(".")[0] in kinds.KNOWN:  # tried before training
         x, *_ = reading.first(splits.train, _TRIED if is_layer else 1)
         if isinstance(function, Layer):
             for leaf in nest.leaves(x):
                 function.check(key, leaf)
-        with callables.blame(key, node, node["_target_"]), runtime().on_cpu():
+        with targets.blame(key, node, node["_target_"]), runtime().on_cpu():
             one = nest.mapped(lambda leaf: keras.ops.convert_to_tensor(leaf[0]), x)
             changed = function(one, seed=runtime().fold_in(np.zeros(2, np.int32), 0))
             if is_layer and changed.shape != one.shape:
@@ -266,11 +265,11 @@ class _PositionSeed(keras.random.SeedGenerator):
     key: Any = None
     _draws = 0
 
-    def start(self, key: Any) -> None:
+    def start(self, key: Tensor) -> None:
         """Draw from ``key``, the seed of an example, from here on."""
         self.key, self._draws = key, 0
 
-    def next(self, ordered: bool = True) -> Any:
+    def next(self, ordered: bool = True) -> Tensor:
         """Return a seed."""
         self._draws += 1
         return runtime().fold_in(self.key, self._draws)
@@ -298,9 +297,8 @@ class Layer:
     def __init__(self, layer: keras.Layer, key: str):
         kind = type(layer).__name__
         if kind in self.REFUSED:
-            refuse(key, self.REFUSED[kind], kind,
-                   accepted="layers that change one example by its seed",
-                   hint=f"the configuration without {key}")  # fmt: skip
+            refuse(key, self.REFUSED[kind], kind, accepted="layers that change one example by its "
+                   "seed", hint=f"the configuration without {key}")  # fmt: skip
         self._layer = layer
         self._seeds = _PositionSeed(0)
         for part in _layers(layer):
@@ -308,7 +306,7 @@ class Layer:
                 if isinstance(value, keras.random.SeedGenerator):
                     setattr(part, name, self._seeds)
 
-    def __call__(self, x: Any, seed: Any) -> Any:
+    def __call__(self, x: Nest, seed: Tensor) -> Nest:
         """Return what the layer makes of ``x``, in the type of ``x``."""
         self._seeds.start(seed)
         ops = keras.ops
@@ -344,14 +342,14 @@ def _layers(layer: keras.Layer) -> Iterator[keras.Layer]:
                 yield from _layers(part)
 
 
-def in_turn(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def in_turn(functions: Sequence[Function]) -> Function:
     """Return a function of an example and a seed that calls others one after the other.
 
     Args:
         functions: of an example and a seed; each gets a seed of its own.
     """
 
-    def augment(x: Any, seed: Any) -> Any:
+    def augment(x: Nest, seed: Tensor) -> Nest:
         for index, function in enumerate(functions):
             own = runtime().fold_in(seed, index) if index else seed
             x = function(x, seed=own)

@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,11 @@ from dtrain.data.generators import Key
 from dtrain.data.order import Order, Shuffled
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
+from dtrain.task.aliases import Batch
 from dtrain.task.data.batch_reader import BatchReader, threads
 
+T = TypeVar("T")
 Augment = Callable[..., Any]
 
 #: Positions whose examples are looked up at once, at most: few calls of NumPy for many steps.
@@ -173,6 +176,11 @@ class Inputs:
 SMALL = 1 << 20
 
 
+def not_augmented(why: str, accepted: str) -> UsageError:
+    """Return the error of an augmentation that a backend cannot run."""
+    return UsageError("dataset.augment", why, accepted=accepted, typed="backend=tensorflow")
+
+
 class HostPipeline:
     """Batches of some replicas, read ahead by threads; an iterator.
 
@@ -246,7 +254,7 @@ class HostPipeline:
         with _naming():
             return self._reader(rows, key)
 
-    def _training(self) -> Iterator[Callable[[], list[Any]]]:
+    def _training(self) -> Iterator[Callable[[], list[Batch]]]:
         inputs = self._inputs
         divided = (1, slice(0, 1)) if self._whole else (self._replicas, self._chosen)
         local = 1 if self._whole else self._chosen.stop - self._chosen.start
@@ -257,24 +265,24 @@ class HostPipeline:
                 mine = slice(at, at + local)
                 yield functools.partial(self._parts, begins[mine], rows[mine])
 
-    def _parts(self, begins: np.ndarray, rows: np.ndarray) -> list[Any]:
+    def _parts(self, begins: np.ndarray, rows: np.ndarray) -> list[Batch]:
         keys = [(self._inputs.seed, int(begin)) for begin in begins]
         parts = [self._read(own, key) for own, key in zip(rows, keys, strict=True)]
         if self._whole:
             return self._cut(parts[0], int(begins[0]))
         return [self._augmented(*part) for part in zip(parts, begins.tolist(), strict=True)]
 
-    def _cut(self, whole: Example, begin: int) -> list[Any]:
+    def _cut(self, whole: Example, begin: int) -> list[Batch]:
         """Return the parts of a whole batch."""
         size = self._inputs.global_batch // self._replicas
         firsts = [replica * size for replica in range(self._replicas)[self._chosen]]
 
-        def part(at: int) -> tuple[Any, ...]:
+        def part(at: int) -> Batch:
             return self._augmented(whole.map(lambda leaf: leaf[at : at + size]), begin + at)
 
         return list(map(part, firsts))
 
-    def _augmented(self, part: Example, begin: int) -> tuple[Any, ...]:
+    def _augmented(self, part: Example, begin: int) -> Batch:
         """Return examples to train on, of which the first has the position ``begin``."""
         augment = self._inputs.augment
         if augment is None:
@@ -286,22 +294,22 @@ class HostPipeline:
             x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
         return dataclasses.replace(part, x=x).parts
 
-    def _of_stream(self, stream: Generated) -> Iterator[Callable[[], list[Any]]]:
+    def _of_stream(self, stream: Generated) -> Iterator[Callable[[], list[Batch]]]:
         size, first = self._inputs.global_batch, self._inputs.start_step
         batches = itertools.islice(stream.endless(size), first, None)
 
-        def cut(begin: int) -> list[Any]:
+        def cut(begin: int) -> list[Batch]:
             return self._cut(Example(*_next(batches)), begin)
 
         for step in itertools.count(first):
             yield functools.partial(cut, step * size)
 
-    def _held_stream(self, stream: Generated) -> Iterator[Callable[[], list[Any]]]:
+    def _held_stream(self, stream: Generated) -> Iterator[Callable[[], list[tuple[Batch, int]]]]:
         """Return what reads the evaluation of a stream, pass after pass."""
         size, examples = self._inputs.evaluation_batch, self._inputs.evaluation_examples
         turns = -(-examples // size)
 
-        def one_pass() -> Iterator[Any]:
+        def one_pass() -> Iterator[tuple[Batch, int]]:
             batches = stream.batches(size, remainder=True)
             for number in range(turns + -turns % self._replicas):
                 # None where the turn of the replicas has no more, or a pass fewer than counted.
@@ -312,7 +320,7 @@ class HostPipeline:
                 part = whole.map(lambda leaf, rows=rows: leaf[rows]).parts
                 yield part, max(0, min(examples - number * size, count))
 
-        def chosen() -> Iterator[list[Any]]:
+        def chosen() -> Iterator[list[tuple[Batch, int]]]:
             batches = one_pass()
             while turn := [*itertools.islice(batches, self._replicas)]:
                 yield turn[self._chosen]
@@ -322,11 +330,11 @@ class HostPipeline:
         steps = itertools.islice(passes, before, None)
         return itertools.repeat(functools.partial(_next, steps))
 
-    def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
+    def _evaluation(self) -> Iterator[Callable[[], list[tuple[Batch, int]]]]:
         table = self._inputs.evaluation_batches(self._replicas)
         turns = table.reshape(-1, self._replicas, 2)[:, self._chosen].tolist()
 
-        def batches(turn: list[list[int]]) -> list[Any]:
+        def batches(turn: list[list[int]]) -> list[tuple[Batch, int]]:
             return [(self._read(self._rows(*each), None).parts, each[1]) for each in turn]
 
         return itertools.cycle([functools.partial(batches, turn) for turn in turns])
@@ -338,7 +346,7 @@ class HostPipeline:
         return rows[self._share] if count == size else rows
 
 
-def _next(batches: Iterator[Any]) -> Any:
+def _next(batches: Iterator[T]) -> T:
     """Return the next of what is endless."""
     with _naming():
         return next(batches)

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,11 +29,12 @@ from dtrain.data import generators, nest
 from dtrain.data.example import Example
 from dtrain.data.mixture import members_of
 from dtrain.data.nest import Ragged
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, describe
 from dtrain.host import python_path, terminal
 from dtrain.host.terminal import STOPS
+from dtrain.task.aliases import Batch, Function
 from dtrain.task.process import signals
 
 #: What a source has read, or why it could not, by the number of an example: a digest, or None where
@@ -62,7 +63,7 @@ def main(descriptor: int, name: str) -> None:
         _Reader(Connection(descriptor), name).serve()
 
 
-def _go_on(*_: Any) -> None:
+def _go_on(*_: object) -> None:
     """Handle a signal by nothing: one that is ignored would be so by processes of the user's."""
 
 
@@ -70,11 +71,11 @@ class _Reader:
     def __init__(self, connection: Connection, name: str):
         self._connection = connection
         self._name = name
-        self._sources: list[Any] = []
+        self._sources: list[Source] = []
         self._read: int | None = None  # descriptor of what the task does not have yet
 
     def serve(self) -> None:
-        actions: dict[str, Callable[..., Any]] = {
+        actions: dict[str, Function] = {
             "load": self._load, "make": self._make, "take": self._take,
         }  # fmt: skip
         while True:
@@ -93,7 +94,7 @@ class _Reader:
         self._sources = read_frame(reduction.recv_handle(self._connection), lengths)
         return samples(self._sources)
 
-    def _make(self, node: Mapping[str, Any], evaluates: bool) -> list[SourceSample]:
+    def _make(self, node: Mapping[str, object], evaluates: bool) -> list[SourceSample]:
         from dtrain.config import targets
         from dtrain.data.convert import adapted
 
@@ -125,7 +126,7 @@ class _Reader:
             return b"", text
 
 
-def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
+def taken(source: Any, rows: np.ndarray) -> Batch:
     """Return the examples at ``rows`` as parts whose leaves are arrays, or ragged.
 
     Args:
@@ -136,11 +137,11 @@ def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
     return Example.of(source[rows]).map(_array).parts
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: object) -> object:
     return leaf if isinstance(leaf, Ragged) else np.asarray(leaf)
 
 
-def in_python(splits: Splits) -> list[Any]:
+def in_python(splits: Splits) -> list[Source]:
     """Return the sources that are read in Python, of mixtures the members; always in one order."""
     every = [*members_of(splits.train), *members_of(splits.validation)]
     return list(filter(is_in_python, every))
@@ -151,7 +152,7 @@ def is_in_python(source: Any) -> bool:
     return not (source is None or isinstance(source, Stream) or source.in_graph)
 
 
-def samples(sources: Sequence[Any]) -> list[SourceSample]:
+def samples(sources: Sequence[Source]) -> list[SourceSample]:
     """Read a few examples of each source, each of them twice."""
     read = []
     for source in sources:
@@ -188,7 +189,7 @@ class Frame:
         lengths: bytes of the pickle, and of each array; :func:`read_frame` needs them.
     """
 
-    def __init__(self, value: Any, pickler: type[pickle.Pickler] = pickle.Pickler):
+    def __init__(self, value: object, pickler: type[pickle.Pickler] = pickle.Pickler):
         arrays: list[memoryview] = []
         stream = io.BytesIO()
         pickler(

@@ -33,6 +33,7 @@ from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, UsageError, refuse
 from dtrain.host import python_path, terminal, usage
+from dtrain.task.aliases import Batch
 from dtrain.task.data.reader import (
     Frame,
     SourceSample,
@@ -63,7 +64,7 @@ class Pooled(View):
         self._number = number
         self.thread_safe, self.readers = True, pool.workers
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Batch:
         """Return the examples at ``indices``."""
         return self._pool.read(self._number, indices)
 
@@ -85,7 +86,7 @@ class Pool:
         UsageError: what to train on is a stream.
     """
 
-    def __init__(self, splits: Splits, workers: int, node: Mapping[str, Any]):
+    def __init__(self, splits: Splits, workers: int, node: Mapping[str, object]):
         if workers and isinstance(splits.train, Stream):
             refuse(KEY, "a stream has an order of its own, in which one after the other is read",
                    workers, accepted="0, or a dataset with random access",
@@ -128,11 +129,10 @@ class Pool:
                 try:
                     self._children.append(Child(f"reader {number + 1} of {self.workers}"))
                 except OSError as error:
-                    raise UsageError(
-                        KEY, f"process {number + 1} cannot be started ({error.strerror})",
-                        self.workers, accepted="fewer, such as one for each core",
-                        typed=f"{KEY}={os.cpu_count()}",
-                    ) from None  # fmt: skip
+                    raise UsageError(KEY,
+                                     f"process {number + 1} cannot be started ({error.strerror})",
+                                     self.workers, accepted="fewer, such as one for each core",
+                                     typed=f"{KEY}={os.cpu_count()}") from None  # fmt: skip
             if frame is None:
                 self._ask("make", *self._making)
             else:
@@ -153,7 +153,7 @@ class Pool:
         free = usage.available()
         return frame if free is None or frame.size < free // 2 else None
 
-    def _ask(self, *message: Any, handle: int | None = None) -> None:
+    def _ask(self, *message: object, handle: int | None = None) -> None:
         """Send a request to all; one that has ended is found out where it is to answer."""
         for child in self._children:
             with contextlib.suppress(DataError):
@@ -175,12 +175,9 @@ class Pool:
                 self._ask("make", *self._making)
                 problem = self._answers(own)
         if problem is not None:
-            refuse(
-                KEY, problem, self.workers,
-                accepted="data that is the same whenever and wherever it is read; what changes "
-                "examples at "
-                "random is dataset.augment", typed=f"{KEY}=0",
-            )  # fmt: skip
+            refuse(KEY, problem, self.workers, accepted="data that is the same whenever and "
+                   "wherever it is read; what changes examples at random is dataset.augment",
+                   typed=f"{KEY}=0")  # fmt: skip
         for child in self._children:
             self._free.put(child)
         self._serving = True
@@ -223,7 +220,7 @@ class Pool:
         split = "training" if number < self._training else "validation"
         return f"example {row:,} of the {split} data"
 
-    def read(self, number: int, rows: np.ndarray) -> tuple[Any, ...]:
+    def read(self, number: int, rows: np.ndarray) -> Batch:
         """Return examples of a source, read by a reader that is free; waits for one.
 
         Args:
@@ -255,7 +252,7 @@ class Pool:
 class _Pickler(pickle.Pickler):
     """Refuses arrays of mapped files: each reader opens these itself, where that is cheap."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         base = value
         while isinstance(base, np.ndarray | memoryview):
             base = base.obj if isinstance(base, memoryview) else base.base
@@ -308,7 +305,7 @@ class Child:
             theirs.close()
         self._connection = Connection(os.dup(self._socket.fileno()))
 
-    def send(self, *message: Any, handle: int | None = None) -> None:
+    def send(self, *message: object, handle: int | None = None) -> None:
         """Send a request, and a descriptor.
 
         Raises:
@@ -336,7 +333,7 @@ class Child:
             return answer
         raise _raised(*answer)
 
-    def take(self, number: int, rows: np.ndarray, key: Any = None) -> Any:
+    def take(self, number: int, rows: np.ndarray, key: object = None) -> Any:
         """Return what it has read.
 
         Args:

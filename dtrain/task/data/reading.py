@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from dtrain.data.mixture import Concatenated, members_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
+from dtrain.task.aliases import Batch, Foreign
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.data.batch_reader import by_rows, taken
 
@@ -35,7 +35,7 @@ class ArraySpec:
     dtype: str
 
 
-def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...]:
+def first(source: Source | Stream, count: int, begin: int = 0) -> Batch:
     """Return some of the first examples as arrays, at once: for shapes, and for trials.
 
     Args:
@@ -53,7 +53,7 @@ def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...
     return chosen(source, np.arange(begin, min(begin + count, len(source))))
 
 
-def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+def chosen(source: Source, rows: np.ndarray) -> Batch:
     """Return some examples as arrays, at once.
 
     Args:
@@ -87,7 +87,7 @@ def naming_unreadable(source: Source, rows: np.ndarray) -> Iterator[None]:
         raise problem from None
 
 
-def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+def arrays(source: Source, rows: np.ndarray) -> Batch:
     """Return as :func:`chosen`; rows of different lengths as :class:`Ragged`.
 
     Raises:
@@ -98,7 +98,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     return taken(source, rows, by_rows(rows)).parts
 
 
-def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
+def specs(source: Source | Stream, rows: int | None) -> Batch:
     """Return what a batch of so many examples is: nests of :class:`ArraySpec`."""
     parts = source.spec if isinstance(source, Stream) else first(source, 1)
     leaves = {
@@ -154,7 +154,7 @@ def _problem_of(source: Source, rows: np.ndarray) -> DataError | None:
 
 
 @contextlib.contextmanager
-def raising_read_errors(inputs: Any) -> Iterator[None]:
+def raising_read_errors(inputs: Foreign) -> Iterator[None]:
     """Let what reading has raised be raised, in the place of what the framework makes of it.
 
     What fails in the graph, where records are parsed and images decoded, fails as a batch: the
@@ -174,7 +174,7 @@ def raising_read_errors(inputs: Any) -> Iterator[None]:
         raise raised from raised.__cause__
 
 
-def _undecodable(inputs: Any, error: Exception) -> DataError | None:
+def _undecodable(inputs: Foreign, error: Exception) -> DataError | None:
     """Return what is wrong with an example that cannot be finished in the graph, if one is."""
     message = str(getattr(error, "message", error))
     # As tf.data says of its functions.

@@ -9,10 +9,10 @@ import collections
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
+from dtrain.task.aliases import Foreign, Options, Tensor
 from dtrain.task.keras_internals.model import module, unknown
 
 MODULE = "keras.src.backend.common.global_state"
@@ -32,10 +32,10 @@ def check() -> None:
     Raises:
         TrainingError: saying so.
     """
-    passed: list[Any] = []
+    passed: list[Options] = []
 
     class Probe(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
+        def call(self, x: Tensor) -> Tensor:
             passed.extend(_state().get_global_attribute(name) for name in NAMES)
             return x
 
@@ -46,13 +46,13 @@ def check() -> None:
         raise unknown("passes training and precision to layers", "leave hardware.remat empty")
 
 
-def current() -> dict[str, Any]:
+def current() -> Options:
     """Return a copy of what a layer that is called now is passed."""
     return {name: copy.copy(_state().get_global_attribute(name)) for name in NAMES}
 
 
 @contextlib.contextmanager
-def replaced(values: dict[str, Any]) -> Iterator[None]:
+def replaced(values: Options) -> Iterator[None]:
     """Pass layers that are called inside these values."""
     state = _state()
     before = {name: state.get_global_attribute(name) for name in values}
@@ -65,7 +65,7 @@ def replaced(values: dict[str, Any]) -> Iterator[None]:
             state.set_global_attribute(name, value)
 
 
-def exchange_seed_generator(generator: Any) -> Any:
+def exchange_seed_generator(generator: Foreign) -> Foreign:
     """Set what is drawn by in this thread without a seed, None: a new one; return what it was."""
     before = _state().get_global_attribute(SEEDS)
     _state().set_global_attribute(SEEDS, generator)
@@ -86,7 +86,7 @@ def without_tensorflow() -> Iterator[None]:
     It imports TensorFlow on any backend where that is installed, to seed it, say: seconds, and the
     memory. A version of Keras that looks for it in another way imports it.
     """
-    lazy: Any = getattr(module(MODULES), "tensorflow", None)
+    lazy: Foreign = getattr(module(MODULES), "tensorflow", None)
     if not hasattr(lazy, "_available"):
         yield
         return
@@ -97,5 +97,5 @@ def without_tensorflow() -> Iterator[None]:
         lazy._available = before
 
 
-def _state() -> Any:
+def _state() -> Foreign:
     return module(MODULE)

@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
 from dtrain.errors import TrainingError
 from dtrain.host.packages import version
+from dtrain.task.aliases import Foreign, Function, Tensor, Variable
 from dtrain.task.backends.runtime import runtime
 
 #: What to do instead where several replicas need a name.
@@ -35,7 +36,7 @@ def unknown(what: str, instead: str = "", package: str = "keras") -> TrainingErr
     )
 
 
-def module(name: str) -> Any:
+def module(name: str) -> Foreign:
     """Return a module, None where there is none of this name."""
     try:
         return importlib.import_module(name)
@@ -43,14 +44,14 @@ def module(name: str) -> Any:
         return None
 
 
-def parameters(function: Any) -> list[str] | None:
+def parameters(function: object) -> list[str] | None:
     """Return the names of a function's parameters, None of what is no function."""
     return list(inspect.signature(function).parameters) if callable(function) else None
 
 
-def function(owner: Any, name: str, expected: Sequence[str]) -> Callable[..., Any] | None:
+def function(owner: object, name: str, expected: Sequence[str]) -> Function | None:
     """Return a function of ``owner`` with these parameters, None where it has no such one."""
-    attribute: Any = getattr(owner, name, None)
+    attribute: Foreign = getattr(owner, name, None)
     return attribute if parameters(attribute) == list(expected) else None
 
 
@@ -63,7 +64,7 @@ PASSED_OVER = (
 )  # fmt: skip
 
 
-def is_of_keras(value: Any) -> bool:
+def is_of_keras(value: object) -> bool:
     """Whether an object, or a class or function, is Keras' own."""
     return str(getattr(value, "__module__", "")).startswith("keras.")
 
@@ -111,7 +112,7 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
     return [v for v in variables.values() if "seed_generator_state" not in v.name]
 
 
-def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
+def plain_variables(model: keras.Model) -> list[tuple[str, Variable]]:
     """Return variables that Keras has in no list, with their names: ``layer name/attribute``.
 
     The framework's own among the attributes of layers, and any in lists, dictionaries and plain
@@ -121,7 +122,7 @@ def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
     return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
 
 
-def trainable_inside(loss: Any) -> list[tuple[str, Any]]:
+def trainable_inside(loss: Foreign) -> list[tuple[str, Variable]]:
     """Return what a loss holds, or a function looks up, that could be trained; with its names."""
     function = getattr(loss, "func", getattr(loss, "function", loss))  # of a partial, and torch's
     roots = {"": function}
@@ -129,7 +130,7 @@ def trainable_inside(loss: Any) -> list[tuple[str, Any]]:
         names = inspect.getclosurevars(function)
         roots = {**names.nonlocals, **names.globals, **getattr(loss, "keywords", {})}
     kinds = (keras.Layer, *runtime().VARIABLES, *runtime().TENSORS)
-    held: dict[int, tuple[str, Any]] = {}
+    held: dict[int, tuple[str, Variable]] = {}
     for name, root in roots.items():
         # A module has the modules inside of it in a dictionary.
         for path, value in _inside(name, root, kinds, 2 * DEPTH, set()):
@@ -140,7 +141,7 @@ def trainable_inside(loss: Any) -> list[tuple[str, Any]]:
     return list(held.values())
 
 
-def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
+def generator_states(model: keras.Model) -> list[tuple[str, Variable]]:
     """Return the states of generators (``tf.random.Generator``), as :func:`plain_variables`."""
     return [
         (f"{path}/state", value.state)
@@ -149,15 +150,15 @@ def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
     ]
 
 
-def _held(model: keras.Model) -> list[tuple[str, Any]]:
+def _held(model: keras.Model) -> list[tuple[str, Foreign]]:
     """Return what layers of the user's hold: variables that Keras does not know, and generators."""
     of_keras = {id(v) for v in (*model.variables, *states(model))}
-    held: dict[int, tuple[str, Any]] = {}
+    held: dict[int, tuple[str, Foreign]] = {}
     visited: set[int] = set()
     kinds = (*runtime().VARIABLES, *runtime().GENERATORS)
     for layer in layers(model):
         if not is_of_keras(layer):
-            for name, attribute in _attributes(layer):
+            for name, attribute in attributes(layer):
                 for path, value in _inside(
                     f"{layer.name}/{name}", attribute, kinds, DEPTH, visited
                 ):
@@ -167,8 +168,8 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
 
 
 def _inside(
-    path: str, value: Any, kinds: tuple[type, ...], depth: int, visited: set[int]
-) -> Iterator[tuple[str, Any]]:
+    path: str, value: Foreign, kinds: tuple[type, ...], depth: int, visited: set[int]
+) -> Iterator[tuple[str, Foreign]]:
     """Yield what an object holds of some kinds, with its names."""
     if isinstance(value, kinds):
         yield path, value
@@ -178,7 +179,7 @@ def _inside(
             yield from _inside(f"{path}/{name}".lstrip("/"), item, kinds, depth - 1, visited)
 
 
-def _items(value: Any) -> list[tuple[Any, Any]]:
+def _items(value: object) -> list[tuple[Any, object]]:
     """Return what is inside of a collection, or of an object of no library of ours."""
     if isinstance(value, dict):
         return list(value.items())
@@ -189,10 +190,10 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     library = type(value).__module__.partition(".")[0] in ("keras", "tensorflow", "numpy")
     if library or isinstance(value, PASSED_OVER) or not hasattr(value, "__dict__"):
         return []
-    return _attributes(value)
+    return attributes(value)
 
 
-def _attributes(value: Any) -> list[tuple[str, Any]]:
+def attributes(value: object) -> list[tuple[str, object]]:
     """Return what an object holds; last what libraries keep there under names of their own."""
     return sorted(vars(value).items(), key=lambda item: (item[0][0] == "_", item[0]))
 
@@ -232,7 +233,7 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
 VARIABLES = "keras.src.backend.common.variables"
 
 
-def stored(variable: keras.Variable) -> Any:
+def stored(variable: keras.Variable) -> Variable:
     """Return what a variable of Keras' is stored in.
 
     Raises:
@@ -244,7 +245,7 @@ def stored(variable: keras.Variable) -> Any:
     return value
 
 
-def exchange(variable: keras.Variable, other: Any) -> None:
+def exchange(variable: keras.Variable, other: Variable) -> None:
     """Store a variable of Keras' in another of the framework's.
 
     Keras cannot be told where that is to be, or of which kind.
@@ -257,7 +258,7 @@ def exchange(variable: keras.Variable, other: Any) -> None:
 
 
 @contextlib.contextmanager
-def exchanged(variables: Sequence[keras.Variable], others: Sequence[Any]) -> Iterator[None]:
+def exchanged(variables: Sequence[keras.Variable], others: Sequence[Variable]) -> Iterator[None]:
     """Store variables of Keras' in others of the framework's inside, wherever these are.
 
     Raises:
@@ -291,7 +292,7 @@ def initialize() -> None:
 MASKING = "keras.src.backend.common.masking"
 
 
-def mask(tensor: Any) -> Any:
+def mask(tensor: Tensor) -> Tensor:
     """Return the mask that a layer has put on a tensor, None where there is none.
 
     Raises:
@@ -300,7 +301,7 @@ def mask(tensor: Any) -> Any:
     return _masking("get_keras_mask", ["x"])(tensor)
 
 
-def set_mask(tensor: Any, mask: Any) -> None:
+def set_mask(tensor: Tensor, mask: Tensor) -> None:
     """Put a mask on a tensor, as a layer does; losses and metrics look for it there.
 
     Raises:
@@ -309,7 +310,7 @@ def set_mask(tensor: Any, mask: Any) -> None:
     _masking("set_keras_mask", ["x", "mask"])(tensor, mask)
 
 
-def _masking(name: str, expected: list[str]) -> Callable[..., Any]:
+def _masking(name: str, expected: list[str]) -> Function:
     getter = function(module(MASKING), name, expected)
     if getter is None:
         raise unknown("keeps the masks of tensors", ONE_REPLICA)

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from dtrain.task.aliases import Foreign, Function, Options, Tensor, Tensors, Variable
 from dtrain.task.keras_internals.model import ONE_REPLICA, function, module, unknown
 
 LOSS = "keras.src.losses.loss"
@@ -21,7 +22,7 @@ PARAMETERS = {
 
 
 def divide_losses_by_global_batch(
-    step: Callable[[], Any], mean: Callable[[list[Any]], list[Any]]
+    step: Callable[[], Foreign], mean: Callable[[Tensors], Tensors]
 ) -> None:
     """Let Keras' losses on a replica divide by denominators of the global batch.
 
@@ -45,13 +46,13 @@ def divide_losses_by_global_batch(
             raise unknown(f"has losses ({name}), and computes them", ONE_REPLICA)
     reduce_values, apply_mask = losses.reduce_values, losses.apply_mask
 
-    def over_the_whole(value: Any, denominator: Any) -> Any:
+    def over_the_whole(value: Tensor, denominator: Tensor) -> Tensor:
         own = ops.stop_gradient(ops.cast(denominator, "float32"))
         [whole] = mean([own])
         return value * ops.cast(ops.divide_no_nan(own, whole), value.dtype)
 
     def reduced(
-        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
+        values: Tensor, sample_weight: Tensor = None, reduction: str = "sum_over_batch_size"
     ) -> Any:
         loss = reduce_values(values, sample_weight, reduction)
         now = step()
@@ -63,13 +64,13 @@ def divide_losses_by_global_batch(
             return over_the_whole(loss, ops.sum(ops.cast(sample_weight, "float32")))
         return loss
 
-    def masked(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+    def masked(sample_weight: Tensor, mask: Tensor, dtype: str, reduction: str) -> Tensor:
         weight = apply_mask(sample_weight, mask, dtype, reduction)
         if mask is None or step() is None or reduction not in ("mean", "sum_over_batch_size"):
             return weight
         return over_the_whole(weight, ops.sum(ops.cast(mask, "float32")))
 
-    def scaled(value: Any) -> Any:
+    def scaled(value: Tensor) -> Tensor:
         now = step()
         if now is None or not now.summed:
             return value
@@ -81,7 +82,7 @@ def divide_losses_by_global_batch(
     losses.by_dtrain = True
 
 
-def use_moments(moments: Callable[..., Any]) -> None:
+def use_moments(moments: Function) -> None:
     """Let ``moments`` compute mean and variance of a batch; once in a process.
 
     Args:
@@ -90,14 +91,14 @@ def use_moments(moments: Callable[..., Any]) -> None:
     Raises:
         TrainingError: this version of Keras computes them in another way.
     """
-    kind: Any = keras.layers.BatchNormalization
+    kind: Foreign = keras.layers.BatchNormalization
     original = function(kind, "_moments", ["self", "inputs", "mask"])
     if original is None:
         raise unknown("computes the statistics of a batch", ONE_REPLICA)
     if not getattr(original, "by_dtrain", False):
 
         @functools.wraps(original)
-        def of_replicas(self: Any, inputs: Any, mask: Any) -> Any:
+        def of_replicas(self: Foreign, inputs: Tensor, mask: Tensor) -> Tensor:
             return moments(original, self, inputs, mask)
 
         # A mark on a function, which types of functions do not have.
@@ -126,7 +127,7 @@ def updated(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     return list(variables)
 
 
-def adam_slots(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:
+def adam_slots(optimizer: keras.optimizers.Adam, variable: Variable) -> tuple[Variable, Variable]:
     """Return where Adam keeps the moments of a weight, as TensorFlow's variables.
 
     Raises:
@@ -146,7 +147,7 @@ def average_trainable(optimizer: keras.optimizers.Optimizer) -> None:
     Raises:
         TrainingError: this version of Keras averages in another way.
     """
-    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    inner: Foreign = getattr(optimizer, "inner_optimizer", optimizer)
     if not inner.use_ema or not inner.built:
         return
     update = getattr(type(inner), "_update_model_variables_moving_average", None)
@@ -175,13 +176,13 @@ def scale_learning_rates(optimizer: keras.optimizers.Optimizer, factors: list[fl
     Raises:
         TrainingError: this version of Keras updates in another way.
     """
-    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    inner: Foreign = getattr(optimizer, "inner_optimizer", optimizer)
     index, update = getattr(inner, "_get_variable_index", None), inner.update_step
     decay = getattr(type(inner), "_apply_weight_decay", None)
     if index is None or decay is None:
         raise unknown("updates weights one by one")
 
-    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(gradient: Tensor, variable: Variable, learning_rate: Tensor) -> None:
         factor = factors[index(variable)]
         if factor != 1.0:
             learning_rate = keras.ops.multiply(learning_rate, factor)
@@ -191,7 +192,7 @@ def scale_learning_rates(optimizer: keras.optimizers.Optimizer, factors: list[fl
         for factor in sorted(set(factors)):
             chosen = [v for v in variables if factors[index(v)] == factor]
 
-            def scaled(factor: float = factor) -> dict[str, Any]:
+            def scaled(factor: float = factor) -> Options:
                 return {"learning_rate": keras.ops.multiply(inner.learning_rate, factor)}
 
             if chosen:
@@ -206,7 +207,7 @@ class _Instead:
     Not the optimizer itself, changed for the moment: replicas are traced side by side.
     """
 
-    def __init__(self, optimizer: Any, values: Callable[[], dict[str, Any]]):
+    def __init__(self, optimizer: Foreign, values: Callable[[], Options]):
         self._optimizer, self._values = optimizer, values
 
     def __getattr__(self, name: str) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain.config import callables, targets
+from dtrain.config import targets
 from dtrain.config.names import AUTO
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Nest, Options
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
@@ -29,7 +29,7 @@ def model(
     total_steps: int,
     steps_per_epoch: int,
     trains: bool = True,
-    more: Callable[[Config, Any], list[keras.metrics.Metric]] = lambda config, predicted: [],
+    more: Callable[[Config, Nest], list[keras.metrics.Metric]] = lambda config, predicted: [],
     notice: Callable[[str | None], None] = lambda message: None,
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
@@ -81,10 +81,9 @@ def model(
                 )  # fmt: skip
         except Exception as error:
             if y is None and isinstance(error, UsageError) and error.key == "model.classes":
-                raise UsageError(
-                    "dataset.target", "no target is named, and this model predicts one", "null",
-                    accepted="a column, or what the dataset calls it", hint="dataset.target=COLUMN",
-                ) from None  # fmt: skip
+                raise UsageError("dataset.target", "no target is named, and this model predicts "
+                                 "one", "null", accepted="a column, or what the dataset calls it",
+                                 hint="dataset.target=COLUMN") from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
@@ -95,8 +94,7 @@ def model(
             if any(kind.__module__ == "torch.nn.modules.module" for kind in type(built).__mro__):
                 hint = "backend=torch"
             refuse("model._target_", f"returned {type(built).__name__}", config.model._target_,
-                   accepted="a function or class that makes a keras.Model",
-                   hint=hint)  # fmt: skip
+                   accepted="a function or class that makes a keras.Model", hint=hint)  # fmt: skip
         if trains:
             refuse_methods(built, "fit", "make_train_function")
         if splits.validation is not None:
@@ -110,7 +108,7 @@ def model(
         # A class with a train_step of its own may do without a call.
         if has_own(built, "call") or not has_own(built, "train_step"):
             try:
-                with callables.blame("model", config.model, config.model._target_):
+                with targets.blame("model", config.model, config.model._target_):
                     predicted = _predicted(built, x)
             except Exception as error:
                 if not has_own(built, "train_step"):
@@ -191,14 +189,10 @@ def refuse_methods(built: keras.Model, *methods: str) -> None:
     """
     for name in methods:
         if has_own(built, name):
-            refuse(
-                "model",
-                "is a method of its own that would never be called: dtrain has a loop of its own, "
-                "which calls the model's steps", f"{type(built).__name__}.{name}",
-                accepted="train_step, test_step, predict_step, compute_loss, compute_metrics, "
-                "get_metrics_result, and callbacks",
-                hint=f"what {name} does, in a {_STEP_OF[name]} of the class",
-            )  # fmt: skip
+            refuse("model", "would never be called: dtrain's own loop calls the model's steps",
+                   f"{type(built).__name__}.{name}", accepted="train_step, test_step, "
+                   "predict_step, compute_loss, compute_metrics, get_metrics_result, and callbacks",
+                   hint=f"what {name} does, in a {_STEP_OF[name]} of the class")  # fmt: skip
 
 
 #: Which step has the place of a method.
@@ -209,7 +203,7 @@ _STEP_OF = {
 }  # fmt: skip
 
 
-def _without_classes(y: Any) -> str:
+def _without_classes(y: Nest) -> str:
     targets = "no targets" if y is None else f"targets that are no class labels ({nest.outline(y)})"
     return (
         f"classes is None, as the dataset has {targets}; a model of classes takes whole numbers "
@@ -217,7 +211,7 @@ def _without_classes(y: Any) -> str:
     )
 
 
-def _shapes(splits: Splits, config: Config) -> Any:
+def _shapes(splits: Splits, config: Config) -> Nest:
     """Return the shape of an input without its first axis; of several, their structure of shapes.
 
     None stands in the place of a length that differs by batch.
@@ -252,15 +246,13 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     if built.optimizer is None and not (
         has_own(built, "train_step") and strategy.abilities.several_optimizers
     ):
-        refuse(
-            "model", "was compiled without an optimizer", type(built).__name__,
-            accepted="a model with one, or with a train_step of its own and a strategy for several "
-            "optimizers", hint="optimizer=adam with a model that is not compiled",
-        )  # fmt: skip
+        refuse("model", "was compiled without an optimizer", type(built).__name__,
+               accepted="a model with one, or with a train_step and a strategy for several",
+               hint="optimizer=adam with a model that is not compiled")  # fmt: skip
 
 
 def optimizer(
-    node: dict[str, Any] | None, total_steps: int, steps_per_epoch: int
+    node: Options | None, total_steps: int, steps_per_epoch: int
 ) -> keras.optimizers.Optimizer:
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
@@ -288,8 +280,7 @@ def optimizer(
         names = ("learning_rate", "total_steps")
         if rate is None and schedule["_target_"].startswith("dtrain."):
             refuse("optimizer.learning_rate", "the schedule needs the highest rate", None,
-                   accepted="a number above 0",
-                   typed="optimizer.learning_rate=0.001")  # fmt: skip
+                   accepted="a number above 0", typed="optimizer.learning_rate=0.001")  # fmt: skip
         if schedule["_target_"].startswith("keras."):
             names = ("initial_learning_rate", "decay_steps")
         derived = dict(zip(names, (rate, total_steps), strict=True))
@@ -301,7 +292,7 @@ def optimizer(
     return made
 
 
-def _predicted(built: keras.Model, x: Any) -> Any:
+def _predicted(built: keras.Model, x: Nest) -> Nest:
     """Call a model, which makes the variables that it has not made, and leave its state alone.
 
     Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
@@ -319,11 +310,10 @@ def _predicted(built: keras.Model, x: Any) -> Any:
         if not isinstance(wanted, tuple) or shape is None or _is_of(shape, wanted):
             raise
         # Keras' own message has the whole example in it.
-        raise UsageError(
-            "model", f"takes inputs of shape {wanted}, and the dataset has {(None, *shape[1:])}",
-            built.name, accepted="a model for the inputs of the dataset",
-            hint="keras.Input(input_shape) in the function of the model, which is given the shape",
-        ) from error  # fmt: skip
+        raise UsageError("model", f"takes inputs of shape {wanted}, and the dataset has "
+                         f"{(None, *shape[1:])}", built.name, accepted="a model for the inputs of "
+                         "the dataset", hint="keras.Input(input_shape), which the model's function "
+                         "is given") from error  # fmt: skip
     for variable, value in before:
         variable.assign(value)
     _reset(built)
@@ -337,7 +327,7 @@ def _reset(built: keras.Model) -> None:
             layer.reset_state()
 
 
-def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+def _is_of(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     """Whether a shape is what a model declares, which has None for any size."""
     return len(shape) == len(wanted) and all(
         size is None or size == length for length, size in zip(shape[1:], wanted[1:], strict=True)

@@ -6,11 +6,12 @@ import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Function, Nest, Tensor
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tracing import now, tracing
@@ -19,10 +20,10 @@ from dtrain.task.backends.tracing import now, tracing
 class Watcher(Protocol):
     """Sees the calls of layers, and may change what goes in and out."""
 
-    def entered(self, path: str, layer: keras.Operation, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def entered(self, path: str, layer: keras.Layer, args: Nest, kwargs: Nest) -> tuple[Nest, Nest]:
         """Return the arguments that the layer is called with, in the place of these."""
 
-    def left(self, path: str, layer: keras.Operation, outputs: Any) -> Any:
+    def left(self, path: str, layer: keras.Operation, outputs: Nest) -> Nest:
         """Return what the call gives, in the place of ``outputs``."""
 
 
@@ -45,7 +46,7 @@ def watched(
     original = keras.Operation.__call__
 
     @functools.wraps(original)
-    def call(self: keras.Operation, *args: Any, **kwargs: Any) -> Any:
+    def call(self: keras.Operation, *args: Nest, **kwargs: Nest) -> Nest:
         stack = now().layers
         if stack is None or (not symbolic and _is_symbolic(args, kwargs)):
             return original(self, *args, **kwargs)
@@ -69,7 +70,7 @@ def watched(
         keras.Operation.__call__ = original
 
 
-def _is_symbolic(*arguments: Any) -> bool:
+def _is_symbolic(*arguments: object) -> bool:
     """Whether a model is being put together: nothing is computed."""
     return any(isinstance(each, keras.KerasTensor) for each in keras.tree.flatten(arguments))
 
@@ -89,7 +90,7 @@ class Finite:
         """The innermost of these; empty outside of layers."""
         return self.open[-1] if self.open else ""
 
-    def entered(self, path: str, layer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def entered(self, path: str, layer: keras.Layer, args: Nest, kwargs: Nest) -> tuple[Nest, Nest]:
         """Look at what a layer gets, and take note of it.
 
         Raises:
@@ -99,7 +100,7 @@ class Finite:
         self.open.append(f"{path} ({type(layer).__name__})")
         return args, kwargs
 
-    def left(self, path: str, layer: Any, outputs: Any) -> Any:
+    def left(self, path: str, layer: keras.Operation, outputs: Nest) -> Nest:
         """Look at what it returns.
 
         Raises:
@@ -109,14 +110,14 @@ class Finite:
         self.open.pop()
         return outputs
 
-    def _look(self, values: Any) -> None:
+    def _look(self, values: Nest) -> None:
         for value in filter(_is_float, keras.tree.flatten(values)):
             with contextlib.suppress(TypeError):  # of a gradient's tracer, which JAX looks at
                 if not bool(keras.ops.all(keras.ops.isfinite(value))):
                     raise FloatingPointError(self.layer)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: Tensor) -> bool:
     return isinstance(value, runtime().TENSORS) and keras.backend.is_float_dtype(
         keras.backend.standardize_dtype(value.dtype)
     )
@@ -142,9 +143,9 @@ class LocalCalls(ABC):
             for name in _METHODS:
                 setattr(each, name, self._wrapped(getattr(each, name)))
 
-    def _wrapped(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, method: Function) -> Function:
         @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Nest, **kwargs: Nest) -> Nest:
             if self._inside or self._is_traced():  # one method calls another
                 return method(*args, **kwargs)
             self._inside = True

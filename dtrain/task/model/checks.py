@@ -18,6 +18,7 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import FIRST, Stream, examples_in
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Nest
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.backends.step_logs import has_own
@@ -46,19 +47,15 @@ def check_loss(built: keras.Model, configured: bool) -> str | None:
     of_losses = map(keras_internals.trainable_inside, keras.tree.flatten(built.loss))
     for path, variable in () if own_step else itertools.chain(*of_losses):
         if id(variable) not in trained:
-            refuse(
-                "trainer.loss" if configured else "model",
-                "is a variable of the loss that could be trained, and the optimizer is given those "
-                "of the model", path,
-                accepted="a variable that stays as it is (trainable=False, or "
-                "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
-                hint="the variable in a layer of the model",
-            )  # fmt: skip
+            refuse("trainer.loss" if configured else "model",
+                   "can be trained, and the optimizer is given those of the model", path,
+                   accepted="trainable=False, requires_grad=False, or a torch.nn.Module as the "
+                   "loss", hint="the variable in a layer of the model")  # fmt: skip
     of_loss = [v.name for v in built.trainable_variables if v.name.startswith("trainer.loss")]
     return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
 
 
-def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Splits) -> None:
+def check_labels(built: keras.Model, predicted: Nest, config: Config, splits: Splits) -> None:
     """Refuse targets that are none of the classes that a model and its loss know.
 
     Args:
@@ -83,10 +80,15 @@ def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Spl
             _check_range(_labels(split), width, node.get("ignore_class"))
     classes = splits.count_classes() if width is not None and loss == LABELS_LOSS else None
     if classes is not None and width is not None and classes > width:
-        refuse("model", f"the labels of the dataset go up to {classes - 1}, and "
-               f"{LABELS_LOSS} takes an output for each class", f"{width} outputs",
-               accepted=f"a model with {classes} outputs or more",
-               typed=_hint(config, width, classes))  # fmt: skip
+        target, typed = config.model["_target_"], None
+        if target.startswith("dtrain.models.") or "classes" in config.model:
+            typed = f"model.classes={classes}"
+        elif width == 1 and classes == 2:  # one sigmoid
+            typed = "trainer.loss=binary_crossentropy"
+        refuse("model", f"has fewer than the classes of the labels, 0 to {classes - 1}",
+               f"{width} outputs", accepted=f"a model with {classes} outputs or more", typed=typed,
+               hint=f"{classes} in the last layer, or classes, an argument of "
+               f"{target}")  # fmt: skip
 
 
 def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
@@ -117,22 +119,7 @@ def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
                hint="a dataset that has them")  # fmt: skip
 
 
-def _hint(config: Config, width: int, classes: int) -> str:
-    """Return what to do about a model with fewer outputs than there are classes.
-
-    Args:
-        config: of the run.
-        width: how many outputs there are.
-        classes: how many there should be.
-    """
-    if config.model["_target_"].startswith("dtrain.models.") or "classes" in config.model:
-        return f"model.classes={classes}"
-    if width == 1 and classes == 2:  # one sigmoid
-        return "trainer.loss=binary_crossentropy"
-    return f"{classes} in the last layer, or classes, an argument of {config.model['_target_']}"
-
-
-def _labels(source: Any) -> Any:
+def _labels(source: Any) -> np.ndarray | None:
     """Return the labels of a source, or of the first examples of a stream; None: not known."""
     if isinstance(source, Stream):
         first = source.first(FIRST)
@@ -142,7 +129,7 @@ def _labels(source: Any) -> Any:
     return source.info.labels()
 
 
-def _check_range(values: Any, width: int | None, ignored: int | None) -> None:
+def _check_range(values: np.ndarray | None, width: int | None, ignored: int | None) -> None:
     """Refuse labels below 0, and those from 1 to as many as there are outputs."""
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
         return
@@ -159,9 +146,8 @@ def label_error(problem: str, width: int | None) -> UsageError:
     accepted = "0, 1, ..." if width is None else f"0 to {width - 1}, of {width} outputs"
     return UsageError(
         "dataset", f"{problem}; classes count from 0", "labels", accepted=accepted,
-        hint="y - 1 in the dataset, where they count from 1; "
-        "'trainer.loss={_target_:keras.losses.SparseCategoricalCrossentropy,ignore_class:-1}', "
-        "where -1 is of examples without a label",
+        hint="y - 1 in the dataset, or, where -1 is no label, "
+        "'trainer.loss={_target_:keras.losses.SparseCategoricalCrossentropy,ignore_class:-1}'",
     )  # fmt: skip
 
 
@@ -177,23 +163,22 @@ def naming_bad_labels() -> Iterator[None]:
         raise label_error(f"there is a label {match[1]}", int(match[2])) from None
 
 
-def last_size(predicted: Any) -> int | None:
+def last_size(predicted: Nest) -> int | None:
     """Return how many outputs an array has; None of what is none, and of a scalar."""
     shape = tuple(getattr(predicted, "shape", ()))
     return shape[-1] if shape else None
 
 
-def _check_whole(labels: Any) -> None:
+def _check_whole(labels: np.ndarray | None) -> None:
     """Refuse fractions, which Keras cuts off without a word: all targets below 1 are class 0."""
     if not isinstance(labels, np.ndarray) or labels.dtype.kind != "f":
         return
     first = labels[:_LOOKED_AT]
     fractions = first[first % 1 != 0]
     if fractions.size:
-        refuse("trainer.loss",
-               f"is of classes (0, 1, ...), and targets are numbers such as {fractions[0]:.4g}",
-               LABELS_LOSS, accepted="a loss of numbers, and metrics of numbers",
-               typed="trainer.loss=mse 'trainer.metrics=[mae]'")  # fmt: skip
+        refuse("trainer.loss", "is of classes (0, 1, ...), and targets are numbers such as "
+               f"{fractions[0]:.4g}", LABELS_LOSS, accepted="a loss of numbers, and metrics of "
+               "numbers", typed="trainer.loss=mse 'trainer.metrics=[mae]'")  # fmt: skip
 
 
 def stateful_layers(built: keras.Model) -> list[keras.Layer]:
@@ -227,20 +212,17 @@ def check_stateful(
     held = examples_in(splits.validation) or 0
     if strategy.replicas > 1 or not strategy.abilities.sequential:
         refuse("model", "is stateful: its state is that of the rows of the last batch, of which "
-               "each replica or worker would have others", name,
-               accepted="stateful=False, or a strategy of one replica",
-               typed="strategy=one_device")  # fmt: skip
+               "each replica or worker would have others", name, accepted="stateful=False, or a "
+               "strategy of one replica", typed="strategy=one_device")  # fmt: skip
     if batch != rows:
         refuse("trainer.batch_size", f"{name} is stateful, and the model takes {rows} examples",
                batch, accepted="as many as the model's inputs have",
                typed=f"trainer.batch_size={rows}")  # fmt: skip
     if held % batch:
-        refuse("dataset",
-               f"{name} is stateful, and their last batch has {held % batch} examples and not "
-               f"{batch}; Keras' fit fails there as well", f"{held:,} validation examples",
-               accepted=f"a multiple of {batch} examples to validate on, or stateful=False",
-               hint="dataset.validation_examples=0" if "validation_examples" in config.dataset else
-               f"a split with {held - held % batch:,} validation examples")  # fmt: skip
+        typed = "dataset.validation_examples=0" if "validation_examples" in config.dataset else None
+        refuse("dataset", f"are no multiple of {batch}, and {name} is stateful",
+               f"{held:,} validation examples", accepted="a multiple, or stateful=False",
+               typed=typed, hint=f"a split with {held - held % batch:,} of them")  # fmt: skip
 
 
 #: Losses of probabilities, by their names in small letters without underscores.
@@ -255,7 +237,7 @@ _PROBABILITY_LOSSES = {
 _TOLERANCE = 0.02
 
 
-def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -> str | None:
+def probabilities_notice(built: keras.Model, predicted: Nest, configured: bool) -> str | None:
     """Return what is to be said of the outputs for an example; None where all is well.
 
     Args:
@@ -283,7 +265,7 @@ def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -
     return None
 
 
-def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
+def accumulation_notice(built: keras.Model, predicted: Nest) -> str | None:
     """Return what is to be said where gradients accumulate of losses that ignore targets.
 
     Args:
@@ -307,7 +289,7 @@ def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
     )
 
 
-def _of_probabilities(loss: Any) -> str | None:
+def _of_probabilities(loss: Foreign) -> str | None:
     """Return the name of the loss that ``loss`` is, if it takes probabilities."""
     if isinstance(loss, keras.losses.Loss):
         name, options = type(loss).__name__, loss.get_config()

@@ -66,8 +66,7 @@ class FreezeSchedule:
         self.trained = list(model.trainable_variables)
         if self._touched and not self.trained:
             refuse(FREEZE, "leaves nothing to be trained", keys.freeze,
-                   accepted="patterns of some weights",
-                   typed="'finetune.freeze=[]'")  # fmt: skip
+                   accepted="patterns of some weights", typed="'finetune.freeze=[]'")  # fmt: skip
 
     def _frozen_in(self, epoch: int) -> list[Weight]:
         """Return the weights that are frozen in an epoch, from 1."""
@@ -145,7 +144,7 @@ def prepare(model: keras.Model, keys: FineTuning) -> None:
     if keys.unfreeze and not keys.freeze:
         refuse(UNFREEZE, "unfreezes what nothing has frozen", keys.unfreeze,
                accepted="finetune.freeze with what is not trained before",
-               typed="'finetune.freeze=[REGEX]'")  # fmt: skip
+               hint="'finetune.freeze=[REGEX]'")  # fmt: skip
     if not keys.freeze:
         return
     # Not an attribute that Keras tracks: it would be looked through where the model is saved.
@@ -198,18 +197,15 @@ def _check_unfreezing(
         for optimizer in optimizers.named(model).values():
             count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
             if (int(epoch) - 1) * steps_per_epoch % count:
-                refuse(
-                    "optimizer.gradient_accumulation_steps",
-                    f"the {(int(epoch) - 1) * steps_per_epoch} steps before epoch {epoch}, which "
-                    "unfreezes weights, are no whole number of updates", count,
-                    accepted="a number that divides them",
-                    typed="optimizer.gradient_accumulation_steps=null",
-                )  # fmt: skip
+                refuse("optimizer.gradient_accumulation_steps",
+                       f"the {(int(epoch) - 1) * steps_per_epoch} steps before epoch {epoch}, "
+                       "which unfreezes weights, are no whole number of updates", count,
+                       accepted="a number that divides them",
+                       typed="optimizer.gradient_accumulation_steps=null")  # fmt: skip
     if unfreeze and not strategy.abilities.retraces:
         refuse("strategy", "has steps that cannot be traced anew for finetune.unfreeze",
-               config.strategy.name,
-               accepted="a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
-               typed="strategy=mirrored")  # fmt: skip
+               config.strategy.name, accepted="a strategy whose steps can, or a run for each "
+               "phase: fork=RUN_DIR", typed="strategy=mirrored")  # fmt: skip
 
 
 def _matching(patterns: list[str], candidates: list[Weight], key: str) -> list[Weight]:
@@ -241,7 +237,7 @@ def _check_statistics(
                        typed=f"'finetune.freeze=[{layer.name}]'")  # fmt: skip
 
 
-def enable_lora(model: keras.Model, rules: list[Any]) -> None:
+def enable_lora(model: keras.Model, rules: Sequence[Any]) -> None:
     """Enable LoRA (Hu et al. 2021, arXiv 2106.09685) in the layers of a model that rules name.
 
     Called inside the scope of the model's variables. The second matrix begins with zeros: the model
@@ -276,7 +272,7 @@ def enable_lora(model: keras.Model, rules: list[Any]) -> None:
                              typed="'finetune.lora=[]'") from None  # fmt: skip
 
 
-def scale_rates(model: keras.Model, rules: list[Any]) -> None:
+def scale_rates(model: keras.Model, rules: Sequence[Any]) -> None:
     """Give weights factors of their learning rate; the optimizer has its slots by now.
 
     A weight with a factor is updated as a second optimizer with that learning rate would: the

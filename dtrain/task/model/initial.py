@@ -30,6 +30,7 @@ from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.task.aliases import Foreign, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import train_state
@@ -115,7 +116,10 @@ class Match:
 
 
 def match(
-    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Any], value: str
+    wanted: Sequence[Wanted],
+    shapes: Mapping[str, tuple[int, ...]],
+    rules: Sequence[Any],
+    value: str,
 ) -> tuple[list[Match], list[str]]:
     """Find what each weight is loaded from.
 
@@ -143,37 +147,28 @@ def match(
     matches = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
     missed = [w for w, m in zip(wanted, matches, strict=True) if m.source is None and not m.why]
     if missed:
-        refuse(
-            initial.KEY,
-            f"has nothing for {listed([f'{w.path} ({_shape(w.shape)})' for w in missed])}", value,
-            accepted=f"its names, by init.rules=[{{path: REGEX, as: TEXT}}]: "
-            f"{listed(list(shapes))}", typed=_skipping(missed[0].path),
-        )  # fmt: skip
+        refuse(initial.KEY,
+               f"has nothing for {listed([f'{w.path} ({_shape(w.shape)})' for w in missed])}",
+               value, accepted=f"{listed(list(shapes))}, by init.rules=[{{path: REGEX, as: TEXT}}]",
+               typed=_skipping(missed[0].path))  # fmt: skip
     for each, matched in zip(wanted, matches, strict=True):
         if matched.source is not None and shapes[matched.source] != each.shape:
-            refuse(initial.KEY,
-                   f"its {matched.source} is {_shape(shapes[matched.source])}, and {each.path} of "
-                   f"the model {_shape(each.shape)}", value,
-                   accepted="weights of one shape, or a rule that leaves this one out",
-                   typed=_skipping(each.path))  # fmt: skip
+            refuse(initial.KEY, f"its {matched.source} is {_shape(shapes[matched.source])}, and "
+                   f"{each.path} {_shape(each.shape)}", value, accepted="weights of one shape, or "
+                   "a rule that leaves this one out", typed=_skipping(each.path))  # fmt: skip
     used = {matched.source for matched in matches}
     unused = [name for name in shapes if name not in used]
     over = [name for name in unused if not any(skip.search(name) for skip in skips)]
     if over:
         of_lora = all(name.rpartition("/")[2].startswith(LORA) for name in over)
-        refuse(
-            initial.KEY, f"has {listed(over)}, which no weight of the model is loaded from", value,
-            accepted="a model with such weights, or a rule that leaves them out",
-            hint="finetune.lora of that run, or init.weights=RUN_DIR/model.keras, where they are "
-            "merged"
-            if of_lora else _skipping(over[0], paths),
-        )  # fmt: skip
+        refuse(initial.KEY, f"has {listed(over)}, which no weight of the model is loaded from",
+               value, accepted="a model with such weights, or a rule that leaves them out",
+               typed=None if of_lora else _skipping(over[0], paths), hint="finetune.lora of that "
+               "run, or RUN_DIR/model.keras, where they are merged")  # fmt: skip
     return matches, unused
 
 
-def _match(
-    wanted: Wanted, rule: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
-) -> Match:
+def _match(wanted: Wanted, rule: Any, shapes: Mapping[str, tuple[int, ...]]) -> Match:
     if rule is not None and rule.get("skip"):
         return Match(None, "left out (init.rules)")
     path, names = wanted.path, wanted.names
@@ -186,7 +181,7 @@ def _match(
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequence[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -256,7 +251,7 @@ def table(
 
 def _by_layer(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Return a row for neighbouring weights of one layer that have the same origin."""
-    groups: list[list[Any]] = []
+    groups: list[list[Variable]] = []
     for path, _, source in rows:
         above, origin = path.rpartition("/")[0], source
         if not source.endswith(")"):
@@ -317,7 +312,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Foreign]:
     if path.suffix.lower() != ".keras":
         with h5py.File(path, "r") as file:
             yield file
@@ -329,8 +324,8 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
 
 
-def _of_keras_3(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
-    items: list[tuple[str, Any]] = []
+def _of_keras_3(path: Path, file: Foreign) -> Iterator[tuple[str, np.ndarray]]:
+    items: list[tuple[str, Foreign]] = []
     file.visititems(lambda name, item: items.append((name, item)))  # follows no link
     for place, item in items:
         group, _, rest = f"/{place}".rpartition("/vars/")
@@ -344,7 +339,7 @@ def _of_keras_3(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield "/".join([*names, rest]), _array(path, place, item)
 
 
-def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _of_keras_2(path: Path, group: Foreign) -> Iterator[tuple[str, np.ndarray]]:
     count: collections.Counter[str] = collections.Counter()
     for layer in map(_text, group.attrs["layer_names"]):
         for weight in group[layer].attrs["weight_names"]:
@@ -359,11 +354,11 @@ def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
             count[above] += 1
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _array(path: Path, name: str, item: Any) -> np.ndarray:
+def _array(path: Path, name: str, item: Foreign) -> np.ndarray:
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
         raise initial.refused(str(path), f"{name} lies in another file")
     return np.asarray(item[()])

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.config.names import AUTO, OF_AUTO, TORCH
 from dtrain.config.tree import Config
 from dtrain.data import nest
@@ -24,6 +24,7 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError, nearest, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Nest, Options, Tensor
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
@@ -101,7 +102,7 @@ def targets_notice(config: Config, splits: Splits) -> str | None:
     return "; ".join(filter(None, parts)) or None
 
 
-def outputs(config: Config, splits: Splits, y: Any) -> int | None:
+def outputs(config: Config, splits: Splits, y: Nest) -> int | None:
     """Return how many numbers a model is to predict; None where the targets are no row of them.
 
     Args:
@@ -202,8 +203,8 @@ def _part(value: Any, key: str | int, names: Sequence[str]) -> Any:
 def metrics_of(
     value: Any,
     key: str,
-    loss: Any,
-    example: tuple[Any, Any] = (None, None),
+    loss: Foreign,
+    example: tuple[Nest, Nest] = (None, None),
     names: Sequence[str] = (),
     notice: Callable[[str], None] = lambda message: None,
 ) -> Any:
@@ -240,7 +241,7 @@ def metrics_of(
 
 
 def _check_logits(
-    loss: Any, metrics: list[Any], y: Any, predicted: Any, notice: Callable[[str], None]
+    loss: Foreign, metrics: list[object], y: Nest, predicted: Nest, notice: Callable[[str], None]
 ) -> LossInputs:
     """Return what the loss of an output takes; report one that does not say what metrics need."""
     takes = inputs_of(loss)
@@ -266,7 +267,7 @@ def _check_logits(
     return takes
 
 
-def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Any, Any]) -> Any:
+def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Nest, Nest]) -> Foreign:
     """Return one metric of an output."""
     if isinstance(value, str):
         return named_metric(value, takes, *example)
@@ -287,9 +288,9 @@ def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Any, Any]) -
     return with_classes(wrapper, LossInputs(ignored=takes.ignored, own=True))
 
 
-def _lacks_two(node: dict[str, Any], key: str) -> bool:
+def _lacks_two(node: Options, key: str) -> bool:
     """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
-    signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
+    signature = inspect.signature(trust.locate(node["_target_"], f"{key}._target_"))
     needed = [
         name
         for name, each in signature.parameters.items()
@@ -330,17 +331,17 @@ def loss_of(value: Any) -> Any:
     return value if plain is None else plain.loss(value)
 
 
-def _is_function(node: Any, key: str) -> bool:
+def _is_function(node: object, key: str) -> bool:
     """Whether a node names a plain function and no class."""
     return (
         isinstance(node, dict)
         and "_target_" in node
-        and not isinstance(targets.locate(node["_target_"], f"{key}._target_"), type)
+        and not isinstance(trust.locate(node["_target_"], f"{key}._target_"), type)
     )
 
 
 def build_metrics(
-    built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, configured: bool
+    built: keras.Model, x: Nest, y: Nest, predicted: Nest, weight: Tensor, configured: bool
 ) -> None:
     """Make the variables of a compiled model's metrics, by an example.
 
@@ -365,18 +366,17 @@ def build_metrics(
     except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
-            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
             raise _refused(
                 configured, "metrics", unknown[1], "is no metric that Keras knows",
                 "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
             ) from None  # fmt: skip
         if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
-            raise UsageError(
-                "dataset", f"are {nest.outline(y)}", "labels", accepted="whole numbers, from 0 on",
-                hint="numpy.unique(y, return_inverse=True)[1] in the dataset",
-            ) from None  # fmt: skip
+            raise UsageError("dataset", f"are {nest.outline(y)}", "labels",
+                             accepted="whole numbers, from 0 on", hint="numpy.unique(y, "
+                             "return_inverse=True)[1] in the dataset") from None  # fmt: skip
         if not has_own(built, "train_step"):
-            usual: dict[str, Any] = {
+            usual: Options = {
                 "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
             }  # fmt: skip
             if _loss_name(built.loss) == LABELS_LOSS:  # what does not fit is a metric
@@ -399,7 +399,7 @@ def build_metrics(
     built.reset_metrics()
 
 
-def _compute(built: keras.Model, predicted: Any, x: Any, y: Any, weight: Any) -> None:
+def _compute(built: keras.Model, predicted: Nest, x: Nest, y: Nest, weight: Tensor) -> None:
     """Compute loss and metrics of an example, and the loss of several."""
     # The metrics of a loss are known only once it was computed, hence the order.
     mode = {"training": False}  # which keras.io's older examples do not take
@@ -412,7 +412,7 @@ def _compute(built: keras.Model, predicted: Any, x: Any, y: Any, weight: Any) ->
 
 
 def _refused(
-    configured: bool, name: str, value: Any, problem: str, accepted: str, usual: dict[str, Any],
+    configured: bool, name: str, value: object, problem: str, accepted: str, usual: Options,
     more: str = "",
 ) -> UsageError:  # fmt: skip
     """Return the error of a loss or metrics.
@@ -425,21 +425,21 @@ def _refused(
         more: of the hint.
     """
     if configured:
-        words = {f"trainer.{key}": each for key, each in usual.items()}
-        typed = (
-            f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
-            for key, each in words.items()
-        )
+        words = " ".join(
+            f"trainer.{key}={each}" if isinstance(each, str)
+            else f"'trainer.{key}=[{', '.join(each)}]'" for key, each in usual.items()
+        )  # fmt: skip
         return UsageError(f"trainer.{name}", problem, value, accepted=accepted,
-                          hint=" ".join(typed) + more)  # fmt: skip
+                          typed=None if words and more else words + more,
+                          hint=words + more)  # fmt: skip
     written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
-    hint = f"{written}{more} in the compile of the model's function"
-    return UsageError("model", problem, f"compile({name}={value})", accepted=accepted, hint=hint)
+    return UsageError("model", problem, f"compile({name}={value})", accepted=accepted,
+                      hint=f"{written}{more} in the compile of the model's function")  # fmt: skip
 
 
-def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
+def _try_loss(built: keras.Model, y: Nest, predicted: Nest) -> None:
     """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
-    loss: Any = built.loss
+    loss: Foreign = built.loss
     if not isinstance(loss, str) and not keras_internals.is_of_keras(loss):
         return
     if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
@@ -450,13 +450,13 @@ def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
     built.compute_loss(y=y, y_pred=predicted)  # as it is compiled, which brings ranks together
 
 
-def _loss_name(loss: Any) -> Any:
+def _loss_name(loss: Foreign) -> object:
     if isinstance(loss, str | list | dict):
         return loss
     return getattr(loss, "__name__", type(loss).__name__)
 
 
-def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> None:
+def check_losses(built: keras.Model, y: Nest, predicted: Nest, config: Config) -> None:
     """Refuse losses and metrics of which it is not said, or not done, to which outputs they belong.
 
     Args:
@@ -475,19 +475,15 @@ def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> 
     shape, metrics = nest.outline(nest.structured(predicted)), config.trainer.metrics
     first = min(predicted) if isinstance(predicted, dict) else 0
     if not (isinstance(losses, dict) and "_target_" not in losses):
-        hint = "forward returns that output alone, or a dict of outputs: {'logits': ...}"
-        if isinstance(predicted, dict):
+        typed = None
+        if isinstance(predicted, dict) and isinstance(losses, str):
             name = "logits" if "logits" in predicted else first
-            hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
-        refuse("trainer.loss", f"the targets are one array, and the model returns {shape}: it "
-               "is not said to which output they belong", losses,
-               accepted="a loss by the name of an output, one "
-               "output, or a training_step(self, batch) of a plain module",
-               hint=hint)  # fmt: skip
+            typed = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
+        refuse("trainer.loss", f"targets are one array, and the model returns {shape}", losses,
+               accepted="a loss by an output's name, one output, or a module's training_step",
+               typed=typed, hint="forward returns one output, or {'logits': ...}")  # fmt: skip
     if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
-        refuse(
-            "trainer.metrics",
-            f"the targets are one array, which Keras compares with the output {first} alone",
-            metrics, accepted="targets by the names of all outputs, or no metrics",
-            typed="'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
-        )  # fmt: skip
+        empty = ", ".join(f"{name}: []" for name in metrics)
+        refuse("trainer.metrics", f"targets are one array, compared with {first} alone", metrics,
+               accepted="targets by the names of all outputs, or no metrics",
+               typed=f"'trainer.metrics={{{empty}}}'")  # fmt: skip

@@ -20,6 +20,7 @@ from dtrain.data import nest
 from dtrain.data.target_kind import IGNORED
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Nest, Options, Tensor
 from dtrain.task.backends.runtime import framework_errors, runtime
 
 
@@ -59,7 +60,7 @@ _SECOND_AXIS = ["torch.crossentropy", "torch.nll"]  # a softmax of logarithms is
 _LOGITS += [*_SIGNED, *_SECOND_AXIS, "torch.multimargin", "keras.categoricalhinge"]
 
 
-def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
+def inputs_of(loss: Foreign, y: Nest = None, predicted: Nest = None) -> LossInputs:
     """Return what a loss takes; of one that does not say it, what a trial shows.
 
     A loss says it by being one of Keras' or PyTorch's, by an attribute or a parameter
@@ -73,7 +74,7 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
     if loss is None or nest.is_nest(loss):
         return LossInputs()
     function: Any = getattr(loss, "function", loss)
-    options: dict[str, Any] = {}
+    options: Options = {}
     if isinstance(function, functools.partial):
         function, options = function.func, function.keywords
     if isinstance(function, str):
@@ -88,7 +89,7 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
     except (TypeError, ValueError):  # of compiled code
         parameters = {}
 
-    def option(name: str, default: Any = None) -> Any:
+    def option(name: str, default: object = None) -> Any:
         usual = parameters[name].default if name in parameters else None
         value = options.get(name, getattr(function, name, usual))
         return default if value is None else value
@@ -108,14 +109,14 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
     return takes if logits is None else dataclasses.replace(takes, logits=bool(logits))
 
 
-def _name(kind: Any) -> str:
+def _name(kind: Foreign) -> str:
     """Return the library of a class or function and its short name, such as ``keras.hinge``."""
     library = str(getattr(kind, "__module__", "")).partition(".")[0]
     library = library if library in ("keras", "torch") else "own"
     return f"{library}.{kind.__name__.lower().replace('_', '').removesuffix('loss')}"
 
 
-def _try(loss: Any, takes: LossInputs, y: Any, predicted: Any) -> LossInputs:
+def _try(loss: Foreign, takes: LossInputs, y: Nest, predicted: Nest) -> LossInputs:
     """Compute a loss of outputs for the first class, or for 1, of -6 to 3.
 
     One that takes probabilities is not finite below 0, or is the same wherever it cuts them off.
@@ -182,7 +183,7 @@ _CROSSENTROPIES = (
 OF_PROBABILITIES = (*ONE_HOT, *_CROSSENTROPIES, _OF.BinaryAccuracy, _OF.BinaryIoU)
 
 
-def named_metric(name: str, takes: LossInputs, y: Any = None, predicted: Any = None) -> Any:
+def named_metric(name: str, takes: LossInputs, y: Nest = None, predicted: Nest = None) -> Foreign:
     """Return the metric that a name stands for: the name itself where it is Keras' to know it.
 
     Args:
@@ -193,7 +194,7 @@ def named_metric(name: str, takes: LossInputs, y: Any = None, predicted: Any = N
     metric = keras_metric(name, takes, y, predicted)
     if metric is None:
         return name
-    option: dict[str, Any] = {}  # by which it takes logits itself, as its saved model does then
+    option: Options = {}  # by which it takes logits itself, as its saved model does then
     if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
         option = {"threshold": 0.0}
     elif takes.logits and isinstance(metric, _CROSSENTROPIES):
@@ -210,7 +211,7 @@ def named_metric(name: str, takes: LossInputs, y: Any = None, predicted: Any = N
     return with_classes(metric, takes)
 
 
-def keras_metric(name: str, takes: LossInputs, y: Any, predicted: Any) -> Any:
+def keras_metric(name: str, takes: LossInputs, y: Nest, predicted: Nest) -> Foreign:
     """Return a metric of Keras' by name; None where Keras chooses it, or has none of that name."""
     score, _, average = name.partition("_")
     if name in SCORES and score == "auc":
@@ -230,7 +231,7 @@ def keras_metric(name: str, takes: LossInputs, y: Any, predicted: Any) -> Any:
         return None
 
 
-def with_classes(metric: Any, takes: LossInputs) -> Any:
+def with_classes(metric: Foreign, takes: LossInputs) -> Foreign:
     """Let a metric of Keras' that wants one-hot targets take numbers of classes; return it.
 
     And any metric what its loss takes. Of the instance, whose class stays Keras': states of such
@@ -247,7 +248,7 @@ def with_classes(metric: Any, takes: LossInputs) -> Any:
 
 
 def _update(
-    metric: Any, takes: LossInputs, y_true: Any, y_pred: Any, sample_weight: Any = None
+    metric: Foreign, takes: LossInputs, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None
 ) -> None:
     ops, mask = keras.ops, keras_internals.mask(y_pred)
     of_keras = keras_internals.is_of_keras(metric)
@@ -294,9 +295,7 @@ def _update(
     except framework_errors(ValueError, TypeError):
         if not takes.own or sample_weight is None:
             raise
-        raise UsageError(
-            "trainer.metrics", "has no value for each example, and the loss ignores some of them",
-            metric.name,
-            accepted="a metric of Keras', or a function that returns a number for each example",
-            hint="keras.ops.mean(..., axis=-1)",
-        ) from None  # fmt: skip
+        raise UsageError("trainer.metrics", "has no value for each example, some of which the loss "
+                         "ignores", metric.name, accepted="a metric of Keras', or a function of a "
+                         "number for each example", hint="keras.ops.mean(..., "
+                         "axis=-1)") from None  # fmt: skip

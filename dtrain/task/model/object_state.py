@@ -17,7 +17,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from dtrain import secrets
 from dtrain.errors import CheckpointError
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Json, JsonValue, Options, Variable
 from dtrain.task.backends.runtime import runtime
 
 #: Types of values that JSON has as they are.
@@ -40,8 +41,10 @@ _MAKERS = re.compile(
 #: Packages whose other objects are not looked into.
 _LIBRARIES = {*sys.stdlib_module_names, "keras", "tensorflow", "torch", "jax", "jaxlib", "numpy",
               "pandas"}  # fmt: skip
-_AS_IT_IS: Any = {"as": "it is"}
-_ABSENT: Any = object()
+#: What an attribute holds: whatever the user's code or a library has put there.
+Attribute: TypeAlias = Any
+_AS_IT_IS: JsonValue = {"as": "it is"}
+_ABSENT: Attribute = object()
 
 
 class Owner(NamedTuple):
@@ -53,9 +56,9 @@ class Owner(NamedTuple):
         assign: sets one.
     """
 
-    object: Any
-    values: dict[str, Any]
-    assign: Callable[[str, Any], None]
+    object: Attribute
+    values: Options
+    assign: Callable[[str, Attribute], None]
 
 
 def owner(value: Any, without: Collection[str] = ()) -> Owner:
@@ -64,7 +67,7 @@ def owner(value: Any, without: Collection[str] = ()) -> Owner:
     return Owner(value, values, lambda name, new: vars(value).update({name: new}))
 
 
-def is_state(kind: type, name: str, value: Any, current: Any = None) -> bool:
+def is_state(kind: type, name: str, value: Attribute, current: Attribute = None) -> bool:
     """Say whether an attribute is state of an object, and no configuration and no method."""
     ours = inspect.getattr_static(kind, name, None)
     if name.startswith("__") or secrets.named(name) or callable(ours) or hasattr(ours, "__set__"):
@@ -91,7 +94,7 @@ class Kept:
         self,
         place: str,
         owners: Callable[[], Mapping[str, Owner]],
-        shared: Callable[[], Mapping[int, Any]],
+        shared: Callable[[], Mapping[int, Attribute]],
     ):
         self._place, self._owners, self._shared = place, owners, shared
         self._before: dict[str, tuple[str, int]] = {}  # digests, and how much cannot be kept
@@ -104,7 +107,7 @@ class Kept:
             if any(map(inspect.isgenerator, packer.lost)):  # made anew, it begins anew
                 self.lost.add(path.partition(" ")[2])
 
-    def _packed(self) -> Iterator[tuple[str, _Packer, Any]]:
+    def _packed(self) -> Iterator[tuple[str, _Packer, Json]]:
         owners = self._owners()
         # With the objects: another would have the identity of one that is gone.
         shared = {id(each.object): each.object for each in owners.values()}
@@ -120,7 +123,7 @@ class Kept:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what has changed."""
         arrays: dict[str, np.ndarray] = {}
-        tree: dict[str, Any] = {}
+        tree: Json = {}
         for path, packer, node in self._packed():
             before, made_anew = self._before.get(path, ("", 0))
             if before != packer.digest(node) and (packer.lost or node != _AS_IT_IS):
@@ -158,7 +161,7 @@ class Kept:
         return lacking
 
 
-def _variables(value: Any) -> list[Any] | None:
+def _variables(value: Attribute) -> list[Variable] | None:
     """Return the variables of what is, or has, variables of Keras' or the framework's."""
     if isinstance(value, (*runtime().VARIABLES, keras.Variable)):
         return [value]
@@ -171,18 +174,18 @@ def _variables(value: Any) -> list[Any] | None:
 class _Packer:
     def __init__(self, shared: Collection[int], home: str):
         self.arrays: list[np.ndarray] = []
-        self.lost: list[Any] = []
+        self.lost: list[object] = []
         self._shared, self._home = shared, home
         # By identities, with the objects: another would have the identity of one that is gone.
-        self._nodes: dict[int, tuple[Any, dict[str, Any], int]] = {}
+        self._nodes: dict[int, tuple[object, Json, int]] = {}
 
-    def digest(self, node: Any) -> str:
+    def digest(self, node: JsonValue) -> str:
         digest = hashlib.sha256(json.dumps([node, len(self.lost)]).encode())
         for array in self.arrays:
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
-    def pack(self, value: Any) -> Any:
+    def pack(self, value: Attribute) -> JsonValue:
         if type(value) in PLAIN:
             return value
         variables = _variables(value) or [value]  # of a layer's seed, which the model has
@@ -194,7 +197,7 @@ class _Packer:
         if id(value) in self._nodes:  # each is looked into once, however many have it
             _, first, number = self._nodes[id(value)]
             return {"as": "same", "of": first.setdefault("id", number)}
-        node: dict[str, Any] = {}
+        node: Json = {}
         self._nodes[id(value)] = value, node, len(self._nodes)
         try:
             node["as"], node["of"] = self._content(value)
@@ -203,7 +206,7 @@ class _Packer:
             return _AS_IT_IS
         return node
 
-    def _array(self, value: Any) -> int:
+    def _array(self, value: Attribute) -> int:
         if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
             raise TypeError(type(value))  # it has a mask, or is a file
         array = np.asarray(keras.ops.convert_to_numpy(value))
@@ -213,7 +216,7 @@ class _Packer:
         self.arrays.append(array)
         return len(self.arrays) - 1
 
-    def _content(self, value: Any) -> tuple[str, Any]:
+    def _content(self, value: Attribute) -> tuple[str, JsonValue]:
         if (variables := _variables(value)) is not None:
             return "variables", [self._array(each) for each in variables]
         if isinstance(value, runtime().TENSORS):
@@ -233,7 +236,7 @@ class _Packer:
             return "tuple", [self.pack(each) for each in value]
         if keras_internals.is_of_keras(type(value)):  # a list, dictionary or set of a layer
             value = next(kind for kind in (list, dict, set) if isinstance(value, kind))(value)
-        reduced: Any = value.__reduce_ex__(4)
+        reduced: Attribute = value.__reduce_ex__(4)
         function, args, state, items, pairs = (*reduced, None, None, None)[:5]
         is_new = function.__name__ == "__newobj__"  # of copyreg
         maker = _name(args[0] if is_new else function)
@@ -253,7 +256,7 @@ class _Packer:
         ]
 
 
-def _name(value: Any) -> str:
+def _name(value: Attribute) -> str:
     return f"{value.__module__}:{value.__qualname__}"
 
 
@@ -261,9 +264,9 @@ class _Unpacker:
     def __init__(self, place: str, arrays: Mapping[str, np.ndarray], home: str):
         self._array = lambda index: arrays[f"{place}/{index}"].copy()
         self._home = home
-        self._same: dict[int, Any] = {}
+        self._same: dict[int, Attribute] = {}
 
-    def assign(self, each: Owner, name: str, node: Any) -> bool:
+    def assign(self, each: Owner, name: str, node: JsonValue) -> bool:
         """Set an attribute; say whether there is something to set it to."""
         current = each.values.get(name, _ABSENT)
         value = self.unpack(node, current)
@@ -271,7 +274,7 @@ class _Unpacker:
             each.assign(name, value)
         return value is not _ABSENT
 
-    def unpack(self, node: Any, current: Any = _ABSENT) -> Any:
+    def unpack(self, node: JsonValue, current: Attribute = _ABSENT) -> Attribute:
         if not isinstance(node, dict) or node == _AS_IT_IS:
             return current if node == _AS_IT_IS else node
         if node["as"] == "same":
@@ -283,7 +286,7 @@ class _Unpacker:
             self._same[node["id"]] = value
         return value
 
-    def _unpacked(self, kind: str, content: Any, current: Any) -> Any:
+    def _unpacked(self, kind: str, content: JsonValue, current: Attribute) -> Attribute:
         if kind == "class":
             return self._maker(content)
         if kind in ("array", "scalar", "bytes"):
@@ -308,7 +311,7 @@ class _Unpacker:
             getattr(current, _METHODS[kind])(self.unpack(content))
         return current
 
-    def _tensor(self, content: Any, current: Any) -> Any:
+    def _tensor(self, content: JsonValue, current: Attribute) -> Attribute:
         index, dtype, is_on_cpu = content
         with runtime().on_cpu() if is_on_cpu else contextlib.nullcontext():
             new = keras.ops.convert_to_tensor(self._array(index), dtype)
@@ -317,21 +320,21 @@ class _Unpacker:
             return current
         return new
 
-    def _rows(self, rows: list[Any], current: Any) -> list[Any]:
+    def _rows(self, rows: list[int], current: Attribute) -> list[Attribute]:
         olds = [*(current if isinstance(current, list | tuple) else ()), *[_ABSENT] * len(rows)]
         new = [self.unpack(row, old) for row, old in zip(rows, olds, strict=False)]
         return [None if value is _ABSENT else value for value in new]
 
-    def _maker(self, name: str) -> Any:
+    def _maker(self, name: str) -> Attribute:
         """Return what a checkpoint may call; None of all else."""
         module, _, path = name.partition(":")
-        value: Any = sys.modules.get(module)
+        value: Attribute = sys.modules.get(module)
         for part in path.split("."):
             value = getattr(value, part, None)
         ours = module == self._home and isinstance(value, type) and _name(value) == name
         return value if ours or _MAKERS.fullmatch(name) else None
 
-    def _made(self, content: Any, current: Any, number: int | None) -> Any:
+    def _made(self, content: JsonValue, current: Attribute, number: int | None) -> Attribute:
         (name, is_new, args), state, items, pairs = content
         is_like = name in map(_name, type(current).__mro__)
         changes = (state[1], items, pairs) != (None, None, None) or (is_new and not args)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
+from dtrain.task.aliases import Batch, Function, Nest, Tensors, Variable
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.backends.tracing import now
+from dtrain.task.keras_internals import attributes
 
 if TYPE_CHECKING:
     from dtrain.task.backends.base import Backend
@@ -71,13 +73,13 @@ def variables(model: keras.Model) -> list[tuple[str, list[keras.Variable]]]:
     return groups
 
 
-def _walk(value: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(value: object, path: str, visited: set[int]) -> Iterator[tuple[str, object]]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value
         return
     if isinstance(value, keras.Layer):
         # Keras' own lists of layers come last: a layer has the name of its attribute where it can.
-        items: Any = sorted(vars(value).items(), key=lambda item: (item[0][0] == "_", item[0]))
+        items: Iterable[tuple[object, object]] = attributes(value)
     elif isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list | tuple):
@@ -90,7 +92,7 @@ def _walk(value: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]
             yield from _walk(item, f"{path}/{name}" if path else str(name), visited)
 
 
-def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], config: Config) -> None:
+def build(model: keras.Model, strategy: Backend, example: Batch, config: Config) -> None:
     """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
 
     Which variables an optimizer other than that of ``compile`` updates is known only to the
@@ -118,11 +120,9 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], confi
                 optimizer.build(list({id(v): v for v in updated}.values()))
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
-        refuse("strategy",
-               f"the model has more than one optimizer ({', '.join(others)}), and only that of "
-               "compile would be right on it", config.strategy.name,
-               accepted="a model with one, or a strategy for several",
-               typed="strategy=mirrored")  # fmt: skip
+        refuse("strategy", f"the model has more than one optimizer ({', '.join(others)})",
+               config.strategy.name, accepted="a model with that of compile alone, or a strategy "
+               "for several", typed="strategy=mirrored")  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:
             strategy.prepare(optimizer)
@@ -153,7 +153,7 @@ class Update:
     """A call of ``optimizer.apply``."""
 
     optimizer: keras.optimizers.Optimizer
-    gradients: list[Any]
+    gradients: Tensors
     variables: list[keras.Variable]
 
 
@@ -166,8 +166,8 @@ def caught(model: keras.Model) -> Iterator[list[Update]]:
     """
     updates: list[Update] = []
 
-    def catching(optimizer: keras.optimizers.Optimizer) -> Any:
-        def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
+    def catching(optimizer: keras.optimizers.Optimizer) -> Function:
+        def apply(grads: Nest, trainable_variables: Nest = None, **_: object) -> Variable:
             variables = list(trainable_variables or model.trainable_variables)
             updates.append(Update(optimizer, grads := list(grads), variables))
             if (applied := now().applied) is not None:
@@ -183,7 +183,7 @@ def caught(model: keras.Model) -> Iterator[list[Update]]:
 
 
 @contextlib.contextmanager
-def _patched(optimizer: keras.optimizers.Optimizer, apply: Any) -> Iterator[None]:
+def _patched(optimizer: keras.optimizers.Optimizer, apply: Function) -> Iterator[None]:
     before = vars(optimizer).get("apply")  # a patch of this instance
     optimizer.apply = apply
     try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dtrain.errors import UsageError
+from dtrain.task.aliases import Foreign
 
 T = TypeVar("T")
 #: A rule as it was read: a regular expression, and what it says.
@@ -16,10 +17,10 @@ KEY = "strategy.rules"
 
 
 def choose(
-    rules: Any,
+    rules: object,
     paths: Sequence[str],
     what: str,
-    read: Callable[[Any], Rule[T]],
+    read: Callable[[Foreign], Rule[T]],
     key: str = KEY,
     text: str = "path",
 ) -> list[Rule[T] | None]:
@@ -44,7 +45,7 @@ def choose(
     return [first(rules, path) for path in paths]
 
 
-def read_all(rules: Any, read: Callable[[Any], Rule[T]], key: str = KEY) -> list[Rule[T]]:
+def read_all(rules: object, read: Callable[[Foreign], Rule[T]], key: str = KEY) -> list[Rule[T]]:
     """Read every rule; the arguments are those of :func:`choose`.
 
     Raises:
@@ -65,9 +66,8 @@ def check(
     """
     for expression, _ in rules:
         if not any(re.search(expression, path) for path in paths):
-            raise refused(
-                expression, f"no {what} of this model has such a {text}", listed(paths), key
-            )
+            problem = f"no {what} of this model has such a {text}"
+            raise refused(expression, problem, listed(paths), key)
 
 
 def first(rules: Sequence[Rule[T]], path: str) -> Rule[T] | None:
@@ -75,7 +75,7 @@ def first(rules: Sequence[Rule[T]], path: str) -> Rule[T] | None:
     return next((rule for rule in rules if re.search(rule[0], path)), None)
 
 
-def pattern(value: Any, key: str = KEY) -> str:
+def pattern(value: str, key: str = KEY) -> str:
     """Return ``value``, which must be a regular expression.
 
     Raises:
@@ -94,7 +94,7 @@ def listed(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_PATHS]) + (", ..." if len(paths) > _PATHS else "")
 
 
-def refused(value: Any, problem: str, accepted: str, key: str = KEY) -> UsageError:
+def refused(value: object, problem: str, accepted: str, key: str = KEY) -> UsageError:
     """Return the error of a rule that cannot be followed."""
-    hint = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
-    return UsageError(key, problem, value, accepted=accepted, typed=hint)
+    typed = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
+    return UsageError(key, problem, value, accepted=accepted, typed=typed)

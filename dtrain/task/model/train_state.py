@@ -15,6 +15,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Json, Tensor, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.runtime import runtime
@@ -30,23 +31,23 @@ class _Plain:
         variable: the variable.
     """
 
-    def __init__(self, path: str, variable: Any):
+    def __init__(self, path: str, variable: Variable):
         self.path = path
         self.variable = variable
         self.shape = variable.shape
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Tensor:
         """What it holds."""
         value = self.variable.value
         return value() if callable(value) else value  # of TensorFlow's own it is a function
 
-    def assign(self, value: Any) -> None:
+    def assign(self, value: Tensor) -> None:
         """Set it."""
         self.variable.assign(value)
 
 
-def variables(model: keras.Model) -> dict[str, Any]:
+def variables(model: keras.Model) -> dict[str, Variable]:
     """Name every variable of the model and its optimizers by path, the same in every process.
 
     Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
@@ -56,10 +57,10 @@ def variables(model: keras.Model) -> dict[str, Any]:
     (:func:`.optimizers.named`), and so of those inside of one.
     Metric variables are not among them: :class:`Sums` holds their state.
     """
-    named: dict[str, Any] = {}
+    named: dict[str, Variable] = {}
     others = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
     plain = [_Plain(path, each) for path, each in [*others, *runtime().buffers(model)]]
-    groups: list[tuple[str, list[Any]]] = [
+    groups: list[tuple[str, list[Variable]]] = [
         ("model", [*model.variables, *keras_internals.states(model), *plain]),
         *optimizers.variables(model),
     ]
@@ -91,7 +92,7 @@ def objects(model: keras.Model) -> list[Kept]:
     return _KEPT.get(model, [])
 
 
-def saved(model: keras.Model) -> dict[int, Any]:
+def saved(model: keras.Model) -> dict[int, Variable]:
     """Return, by identity, what is saved by :func:`variables`, or is in Keras' lists of it.
 
     Some are made by the call: while the caller holds them no other object has their identity.
@@ -125,8 +126,8 @@ def restore(
         CheckpointError: a variable has no array, or one of another shape.
     """
     optimizers.expect(model, arrays)
-    kept: dict[str, Any] = {}
-    absent: dict[str, Any] = {}
+    kept: dict[str, Variable] = {}
+    absent: dict[str, Variable] = {}
     for name, variable in variables(model).items():
         problem = _problem(name, variable, arrays)
         if problem is None:
@@ -159,7 +160,7 @@ def restore_weights(
         CheckpointError: a variable has no array, or one of another shape.
     """
     others = _averages(model, arrays) if averaged else {}
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Variable] = {}
     for name, variable in variables(model).items():
         if name.startswith("model/"):
             source = others.get(id(variable), name)
@@ -173,7 +174,7 @@ def restore_weights(
 
 
 def write(
-    strategy: Backend, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    strategy: Backend, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Set each variable to the array of its name, which may come from another backend.
 
@@ -186,7 +187,7 @@ def write(
     )
 
 
-def _cast(name: str, array: np.ndarray, variable: Any) -> np.ndarray:
+def _cast(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
     whole = array.dtype.kind in "iu" and isinstance(variable, keras.Variable)
     if not whole or "int" not in variable.dtype or variable.dtype == array.dtype:
         return array
@@ -212,10 +213,9 @@ def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, wei
         restore_weights(model, strategy, saved.arrays, averaged)
     except CheckpointError as error:
         key, value = ("weights", "ema") if averaged else ("checkpoint", saved.path)
-        raise UsageError(
-            key, str(error), value, accepted="the model of the run",
-            hint=f"python -m dtrain checkpoint {saved.path} to see its weights",
-        ) from None  # fmt: skip
+        raise UsageError(key, str(error), value, accepted="the model of the run",
+                         hint=f"python -m dtrain checkpoint {saved.path} to see its "
+                         "weights") from None  # fmt: skip
 
 
 def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
@@ -280,7 +280,7 @@ def _begin_where_another_was(
             average.assign(weight.value)  # Keras starts them at the first step only
 
 
-def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = None) -> None:
+def begin_with_weights(model: keras.Model, slots: Mapping[str, Variable] | None = None) -> None:
     """Set the slots that Keras makes as copies of the weights to what the weights are now.
 
     Args:
@@ -297,7 +297,7 @@ def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = Non
                 copy.assign(weight.value)
 
 
-def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], Json]:
     """Return the arrays, and a JSON value by name, that :func:`unpack_sums` turns back."""
     arrays = {
         f"sums/{name}/{i}": state

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Nest
 
 #: Begin the names of what Keras' ``enable_lora`` adds to a layer.
 LORA = "lora_"
@@ -90,7 +90,7 @@ def weights(model: keras.Model) -> list[Weight]:
     return list(unique.values())
 
 
-def inputs(model: keras.Model) -> list[Any]:
+def inputs(model: keras.Model) -> list[Nest]:
     """Return the symbolic inputs of a model; none where it declares none."""
     try:
         return list(model.inputs or ())  # a Sequential that is not built raises

@@ -15,6 +15,7 @@ from dtrain.config.tree import Config
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
+from dtrain.task.aliases import Json
 from dtrain.task.process import signals
 
 #: Takes a part of an answer.
@@ -22,14 +23,14 @@ Send = Callable[[Any], None]
 
 
 def answer(
-    find: Callable[[Config, Cluster, Send, dict[str, Any]], Any],
+    find: Callable[[Config, Cluster, Send, Json], object],
     message: Callable[[Exception], str],
-    values: dict[str, Any],
-    cluster: dict[str, Any],
+    values: Json,
+    cluster: Json,
     environment: dict[str, str],
-    asked: dict[str, Any],
+    asked: Json,
     output: Connection,
-    pipe: Any,
+    pipe: Connection,
 ) -> None:
     """Run as a forked process; send parts of an answer, and (exit code, answer or message).
 

@@ -13,12 +13,12 @@ import functools
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 from dtrain.errors import refuse
+from dtrain.task.aliases import Function
 
 NAME = "mlflow"
 
@@ -27,10 +27,10 @@ class Logged(importlib.abc.MetaPathFinder):
     """Numbers that the user's code has logged with MLflow and that are not recorded yet."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, Any] = {}
+        self._numbers: dict[str, float] = {}
         self._undo = contextlib.ExitStack()
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> dict[str, float]:
         """Return the newest number of each name, once."""
         numbers, self._numbers = self._numbers, {}
         return numbers
@@ -50,7 +50,7 @@ class Logged(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find MLflow by the other finders, and change it when it has been executed."""
         if name != NAME:
             return None
@@ -67,34 +67,30 @@ class Logged(importlib.abc.MetaPathFinder):
             loader.exec_module = exec_module  # type: ignore[method-assign] # of this one loader
         return spec
 
-    def log_metric(self, key: str, value: float, *_: Any, **__: Any) -> None:
+    def log_metric(self, key: str, value: float, *_: object, **__: object) -> None:
         """Take the place of ``mlflow.log_metric``; the step is that of the training."""
         self._numbers[key] = value
 
-    def log_metrics(self, metrics: Mapping[str, float], *_: Any, **__: Any) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], *_: object, **__: object) -> None:
         """Take the place of ``mlflow.log_metrics``."""
         self._numbers.update(metrics)
 
     def _change(self, module: ModuleType) -> None:
         has_chosen = False  # the user, where runs go
 
-        def changed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(name: str, original: Function) -> Function:
             @functools.wraps(original)
-            def call(*args: Any, **kwargs: Any) -> Any:
+            def call(*args: object, **kwargs: object) -> object:
                 nonlocal has_chosen
                 has_chosen |= name == "set_tracking_uri"
                 if has_chosen:
                     return original(*args, **kwargs)
                 if name != "start_run":
                     return getattr(self, name)(*args, **kwargs)
-                refuse(
-                    "mlflow", "would begin another run of MLflow's beside the "
-                    "one of this training, which the controller writes", name,
-                    accepted="mlflow.log_metric and log_metrics in a callback, which are numbers "
-                    "of this "
-                    "run; or a run of your own, in a store that you name",
-                    hint="mlflow.set_tracking_uri(ADDRESS) before it",
-                )  # fmt: skip
+                refuse("mlflow", "would begin another run beside the one of this training", name,
+                       accepted="mlflow.log_metric and log_metrics in a callback, or a run in a "
+                       "store that you name",
+                       hint="mlflow.set_tracking_uri(ADDRESS) before it")  # fmt: skip
 
             return call
 

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dtrain.host import terminal
 from dtrain.host.terminal import STOPS, stops
@@ -62,7 +61,7 @@ class Stop:
 
         threading.Thread(target=listen, name="signals", daemon=True).start()
 
-    def _ask(self, *_: Any) -> None:
+    def _ask(self, *_: object) -> None:
         if self._asked.acquire(blocking=False):
             self._tell()
 

@@ -70,12 +70,9 @@ class ShardedPlan(PerDevice):
             UsageError: the chief has parts of them alone.
         """
         if config.tracking.histograms and len(cluster.tasks) > 1:
-            refuse(
-                "tracking.histograms",
-                f"no process has all of a variable with strategy=fsdp in {len(cluster.tasks)} "
-                "processes",
-                True, accepted="false, or one process", typed="tracking.histograms=false",
-            )  # fmt: skip
+            refuse("tracking.histograms", "no process has all of a variable with strategy=fsdp in "
+                   f"{len(cluster.tasks)} processes", True, accepted="false, or one process",
+                   typed="tracking.histograms=false")  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
         """Return in how many parts variables are."""
@@ -204,11 +201,9 @@ class ParameterServerPlan(StrategyPlan):
                    typed=f"strategy.backup_workers={workers - 1}")  # fmt: skip
         accumulated = config.optimizer.get("gradient_accumulation_steps")
         if accumulated is not None and self._update == "async":
-            refuse(
-                "optimizer.gradient_accumulation_steps",
-                "asynchronous workers would add their gradients, of other weights each, to one sum",
-                accumulated, accepted="null, or strategy.update=sync", typed="strategy.update=sync",
-            )  # fmt: skip
+            refuse("optimizer.gradient_accumulation_steps", "asynchronous workers would add their "
+                   "gradients to one sum", accumulated, accepted="null, or strategy.update=sync",
+                   typed="strategy.update=sync")  # fmt: skip
 
     def size(self) -> tuple[str, int]:
         """Return the larger group of tasks."""
@@ -240,9 +235,8 @@ class TpuPlan(PerDevice):
                    typed="hardware.precision=mixed_bfloat16")  # fmt: skip
         held, cores = config.trainer.validation_batch_size, cluster.replicas
         if held is not None and held % cores:
-            refuse("trainer.validation_batch_size",
-                   f"{cores} cores of a TPU cannot share it evenly", held,
-                   accepted=f"multiples of {cores}, or null",
+            refuse("trainer.validation_batch_size", f"{cores} cores of a TPU cannot share it "
+                   "evenly", held, accepted=f"multiples of {cores}, or null",
                    typed="trainer.validation_batch_size=null")  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:

@@ -11,9 +11,10 @@ import keras
 import numpy as np
 
 from dtrain import secrets
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.errors import CheckpointError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Json, Logs, Options, Tensor
 from dtrain.task.model import object_state, train_state
 from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
 
@@ -24,7 +25,7 @@ _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 FOLDER = "callbacks"
 
 
-def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
+def made(nodes: Sequence[Options], folder: Path) -> list[keras.callbacks.Callback]:
     """Make the callbacks of ``trainer.callbacks``.
 
     Args:
@@ -37,15 +38,15 @@ def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
     callbacks = []
     for index, node in enumerate(nodes):
         node, key = dict(node), f"trainer.callbacks[{index}]"
-        place = targets.written(str(node.get("_target_")))
-        if place is not None and not targets.is_trusted(node["_target_"]):
+        place = trust.written(str(node.get("_target_")))
+        if place is not None and not trust.is_trusted(node["_target_"]):
             name, default = place
             path = folder / FOLDER / str(node.get(name, default))
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.resolve() != folder.resolve() / path.relative_to(folder):
                 refuse(f"{key}.{name}", "a link leads out of the run folder", node.get(name),
                        accepted="a folder without links",
-                       typed=f"{name}=another.keras")  # fmt: skip
+                       hint=f"{name}: another.keras")  # fmt: skip
             node[name] = str(path)
         callbacks.append(targets.instantiate(node, key))
     return callbacks
@@ -79,11 +80,11 @@ class Callbacks:
         epochs: int,
         steps_per_epoch: int,
         share: Callable[[dict[str, float]], dict[str, float]] = dict,
-        logged: Callable[[], dict[str, Any]] = dict,
+        logged: Callable[[], Json] = dict,
     ):
         self._callbacks, self._model = callbacks, model
         #: What a later start compares with: values and the learning rate when the run began.
-        self.began: dict[str, Any] = {}
+        self.began: Options = {}
         self._kept = Kept(
             "callbacks/objects", self._owners, lambda: train_state.saved(model) | {id(model): model}
         )
@@ -98,7 +99,7 @@ class Callbacks:
                 # After the last epoch nothing would be left of what is trained: `leave_swapped`.
                 each.set_params({**each.params, "epochs": 0})
 
-    def begin(self, before: Mapping[str, Any] | None = None) -> None:
+    def begin(self, before: Mapping[str, object] | None = None) -> None:
         """Call ``on_train_begin``.
 
         Args:
@@ -174,10 +175,10 @@ class Callbacks:
         finite = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
         return finite, sorted(str(name) for name in changed.keys() - finite.keys())
 
-    def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
+    def state(self) -> tuple[dict[str, np.ndarray], list[Json]]:
         """Return the arrays and the JSON values of all of them."""
         arrays: dict[str, np.ndarray] = {}
-        values: list[Any] = []
+        values: list[Json] = []
         for index, callback in enumerate(self._callbacks):
             if hasattr(callback, "get_state"):
                 values.append(callback.get_state())
@@ -188,7 +189,7 @@ class Callbacks:
         return arrays | self._kept.arrays(), values
 
     def restore(
-        self, arrays: Mapping[str, np.ndarray], values: list[Any], epoch: int | None = None
+        self, arrays: Mapping[str, np.ndarray], values: list[Json], epoch: int | None = None
     ) -> None:
         """Put back what :meth:`state` returned. Call after :meth:`begin`, which resets it.
 
@@ -253,14 +254,13 @@ class _Unchanged(keras.callbacks.Callback):
         before, self._before = self._before, now if self._before is None else None
         if before is not None and before != now:
             does = "compiles the model anew" if before[0] != now[0] else "changes what is trainable"
-            refuse("trainer.callbacks",
-                   f"one of them {does} in the middle of a training, whose step is traced already",
-                   ", ".join(self._names),
-                   accepted="finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
-                   hint="fork=RUN_DIR with a model whose layers are trainable")  # fmt: skip
+            refuse("trainer.callbacks", f"one of them {does} in a training, whose step is traced "
+                   "already", ", ".join(self._names), accepted="finetune.unfreeze={EPOCH: "
+                   "[REGEX]}, or a run for each phase", hint="fork=RUN_DIR with a model whose "
+                   "layers are trainable")  # fmt: skip
 
 
-def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> dict[str, Any]:
+def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> Options:
     """Return the attributes that are numbers, strings, booleans or None; also ``hidden`` ones."""
     return {
         name: value.item() if isinstance(value, np.generic) else value
@@ -298,16 +298,14 @@ class _Behind(keras.callbacks.Callback):
     """
 
     def __init__(
-        self,
-        share: Callable[[dict[str, float]], dict[str, float]],
-        logged: Callable[[], dict[str, Any]],
+        self, share: Callable[[dict[str, float]], dict[str, float]], logged: Callable[[], Json]
     ):
         super().__init__()
         self._share = share
         self._logged = logged
-        self.seen: dict[Any, Any] | None = None
+        self.seen: Logs | None = None
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Keep a copy of ``logs``, with the chief's numbers."""
         assert logs is not None
         logs.update(self._logged())
@@ -319,12 +317,12 @@ class _Behind(keras.callbacks.Callback):
         self.seen = dict(logs)
 
 
-def numbers(values: Mapping[Any, Any]) -> dict[str, float]:
+def numbers(values: Mapping[Any, object]) -> dict[str, float]:
     """Return those of ``values`` that are one number and have a name."""
     return {k: n for k, v in values.items() if (n := _number(k, v)) is not None}
 
 
-def _number(name: Any, value: Any) -> float | None:
+def _number(name: object, value: Tensor) -> float | None:
     """Return one number as a float; None for whatever is none, or has no name."""
     if not isinstance(name, str) or isinstance(value, str | bytes):
         return None
@@ -334,7 +332,7 @@ def _number(name: Any, value: Any) -> float | None:
         return None
 
 
-def _differ(value: Any, other: Any) -> bool:
+def _differ(value: Tensor, other: Tensor) -> bool:
     """Whether two values are not the same; two NaNs are."""
     if value is other:
         return False

@@ -14,7 +14,6 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import finetune, train_state
@@ -64,9 +64,9 @@ class Loop:
         records: Records,
         objective: Objective,
         stopping: Callable[[], bool],
-        identity: dict[str, Any],
+        identity: Json,
         begun: Callable[[], None] = lambda: None,
-        max_time: Any = None,
+        max_time: float | str | None = None,
         until: float = math.inf,
     ):
         self._model = model

@@ -21,6 +21,7 @@ from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
+from dtrain.task.aliases import Json, JsonValue
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -48,7 +49,7 @@ class Records:
         self._usage = Usage()
         self.profile_steps = summaries.profile_steps
 
-    def event(self, event: str, **fields: Any) -> None:
+    def event(self, event: str, **fields: object) -> None:
         """Write an event to the journal."""
         self._journal.write(event, **fields)
 
@@ -61,7 +62,7 @@ class Records:
         """Return what this task and its machine use; nothing where that was returned just now."""
         return self._usage.metrics()
 
-    def progress(self, report: dict[str, Any], always: bool) -> None:
+    def progress(self, report: Json, always: bool) -> None:
         """Say where the run is, unless that was said just now."""
         self._progress.write(report, always)
 
@@ -74,7 +75,7 @@ class Records:
         self._summaries.weights(step, model)
         self._summaries.flush()
 
-    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    def save(self, step: int, arrays: dict[str, np.ndarray], meta: Json) -> None:
         """Begin to write a checkpoint (:meth:`dtrain.run.checkpoint.Writer.submit`)."""
         tracked = read_json(self._rundir.tracking) or {}
         self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
@@ -92,7 +93,7 @@ class Records:
         """Wait for the checkpoint that is being written."""
         self._writer.wait()
 
-    def end(self, **fields: Any) -> None:
+    def end(self, **fields: JsonValue) -> None:
         """Wait for the checkpoint that is being written, write the last event, close TensorBoard.
 
         The process ends next, and with it whatever is half written.
@@ -126,7 +127,7 @@ class NullRecords(Records):
         """Return nothing."""
         return {}
 
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+    def _nothing(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""
 
     event = point = progress = profile = epoch_ended = _nothing
@@ -152,7 +153,7 @@ class Progress:
         """Whether it is time to write it."""
         return time.monotonic() - self._at >= PROGRESS_SECONDS
 
-    def write(self, report: dict[str, Any], always: bool = False) -> None:
+    def write(self, report: Json, always: bool = False) -> None:
         """Write a report.
 
         Args:

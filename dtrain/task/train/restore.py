@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 
@@ -20,6 +19,7 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Backend
 from dtrain.task.model import initial, train_state
 from dtrain.task.train.step_schedule import Schedule
@@ -131,11 +131,9 @@ def restore(
     except CheckpointError as error:
         if not forked:
             raise
-        raise UsageError(
-            "fork", str(error), restored.path,
-            accepted="a checkpoint of a model with the same weights",
-            hint=f"python -m dtrain checkpoint {restored.path} to see its weights",
-        ) from None  # fmt: skip
+        raise UsageError("fork", str(error), restored.path, accepted="a checkpoint of a model with "
+                         "the same weights", hint=f"python -m dtrain checkpoint {restored.path} to "
+                         "see its weights") from None  # fmt: skip
 
 
 def release(restored: Checkpoint) -> None:
@@ -171,7 +169,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     """
     changed = identity.changed(restored.meta["config"], fingerprints)
     source = f"forked from step {restored.step} of {restored.path.parent.parent}"
-    meta: dict[str, Any] = dict(restored.meta)
+    meta: Json = dict(restored.meta)
     meta.pop("objective_name", None)  # a fork chooses its own
     meta.pop("objective_mode", None)
     meta.pop("stopped", None)

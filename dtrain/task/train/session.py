@@ -23,6 +23,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.samples import read_encoding, write_encoding
+from dtrain.task.aliases import Nest
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
@@ -71,7 +72,7 @@ class Process:
         if message is not None:
             self.event("notice", message=message)
 
-    def event(self, kind: str, /, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: object) -> None:
         """Write an event to the journal, if this is the chief."""
         if self.journal is not None:
             self.journal.write(kind, **fields)
@@ -127,7 +128,7 @@ class Action(ABC):
             UsageError: naming the key.
         """
 
-    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+    def metrics(self, config: Config, predicted: Nest) -> list[keras.metrics.Metric]:
         """Return metrics to compile the model with, beside those of the configuration.
 
         Args:

@@ -17,6 +17,7 @@ from dtrain.files import writing
 from dtrain.run.checkpoint import non_finite
 from dtrain.run.folder import RunDir
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Json, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import finetune, train_state
@@ -52,7 +53,7 @@ class Saving:
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
-        identity: dict[str, Any],
+        identity: Json,
     ):
         self._model = model
         self._strategy = strategy
@@ -63,7 +64,7 @@ class Saving:
         self._at = time.monotonic()
         self._problem: str | None = None  # of the last one
         self._lost: set[str] = set()
-        self._variables: dict[str, Any] = {}  # by name, which they keep for the whole training
+        self._variables: dict[str, Variable] = {}  # by name, which they keep for the whole training
         self.step = -1
 
     def by_time(self) -> bool:
@@ -71,7 +72,7 @@ class Saving:
         interval = self._schedule.checkpoint_seconds
         return interval is not None and time.monotonic() - self._at >= interval
 
-    def take(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
+    def take(self, arrays: dict[str, np.ndarray], meta: Json) -> Snapshot:
         """Return a copy of the whole state.
 
         Args:

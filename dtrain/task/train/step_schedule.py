@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import Any
 
 from dtrain.config.node import seconds
 from dtrain.config.tree import Config
@@ -103,7 +102,7 @@ def make_schedule(
     )
 
 
-def end_of_time(value: Any, rundir: RunDir) -> float:
+def end_of_time(value: float | str | None, rundir: RunDir) -> float:
     """Return when a training ends, whatever it has reached, in seconds since 1970.
 
     The command that has begun, or resumed, the run has written the configuration, once: tasks that

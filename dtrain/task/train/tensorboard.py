@@ -11,7 +11,6 @@ import time
 import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import keras
 from tensorboard.compat.proto.event_pb2 import Event
@@ -24,6 +23,7 @@ from dtrain.files import writing
 from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
+from dtrain.task.aliases import Foreign, Json
 from dtrain.task.backends.runtime import runtime
 
 # TensorBoard writes by TensorFlow's file system where this module is not there (its target
@@ -52,7 +52,7 @@ class Summaries:
         past: Path,
         histograms: bool,
         profile_steps: tuple[int, int] | None,
-        job: dict[str, Any] | None = None,
+        job: Json | None = None,
     ):
         writing.remove(folder)
         self._folder = folder
@@ -66,7 +66,7 @@ class Summaries:
                 self.scalars(event["step"], event["metrics"])
         write_evaluations(folder, evaluations.read(RunDir(past.parent)))
 
-    def _begin(self, job: dict[str, Any]) -> Any:
+    def _begin(self, job: Json) -> Foreign:
         # Here and in `close`: most runs are no jobs of a sweep, and would wait for it.
         from tensorboard.plugins.hparams import api as hparams
 
@@ -128,7 +128,7 @@ class Summaries:
             writer.close()
 
 
-def write_evaluations(folder: Path, events: Iterable[dict[str, Any]]) -> None:
+def write_evaluations(folder: Path, events: Iterable[Json]) -> None:
     """Write evaluations of a run's checkpoints beside its own points, each prefix as a split.
 
     Args:
@@ -151,7 +151,7 @@ def _point(writer: EventFileWriter, step: int, metrics: dict[str, float]) -> Non
     _write(writer, step, Summary(value=values))
 
 
-def _write(writer: EventFileWriter, step: int, summary: Any) -> None:
+def _write(writer: EventFileWriter, step: int, summary: Foreign) -> None:
     event = Event(wall_time=time.time(), step=step)
     # As bytes: some of TensorBoard's plugins make messages of TensorFlow's classes.
     event.summary.ParseFromString(summary.SerializeToString())

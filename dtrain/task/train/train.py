@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -16,6 +15,7 @@ from dtrain.data.streams import examples_in
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
@@ -143,9 +143,7 @@ class Train(Action):
             )
 
 
-def _early_stopping(
-    config: Config, objective: Objective, schedule: Schedule
-) -> list[dict[str, Any]]:
+def _early_stopping(config: Config, objective: Objective, schedule: Schedule) -> list[Json]:
     """Return the callback of ``trainer.early_stopping`` as a node, if there is one."""
     value = config.trainer.early_stopping
     if value is None:

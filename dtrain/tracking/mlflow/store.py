@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dtrain import secrets
-from dtrain.config import environment, tree
+from dtrain.config import private, tree
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
@@ -49,7 +49,7 @@ def uri(config: Config) -> str:
     given = tree.address(config)
     if given is None:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
-    environment.check("tracking.uri", given)
+    private.check_references("tracking.uri", given)
     return str(config.tracking.uri)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import consent, tree
+from dtrain.config import private, tree
 from dtrain.config.overrides import parse
 from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
@@ -212,7 +212,7 @@ def _ship(rundir: RunDir) -> bool:
         try:
             config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
-            if not consent.is_own_address(command, tree.address(config)):
+            if not private.is_own_address(command, tree.address(config)):
                 return False  # `dtrain.controller.commands.sync` says why
             ship_folder(make_tracker(config), config, rundir)
         finally:

@@ -31,6 +31,7 @@ from dtrain.data import cache, nest
 from dtrain.data.sources import Arrays
 from dtrain.data.transforms import by_batch
 from dtrain.errors import UsageError, refuse
+from dtrain.task.aliases import Batch, Foreign, Nest
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.layouts import Rules
 from dtrain.task.data.batch_reader import refuse_texts
@@ -43,7 +44,7 @@ NARROW = {
 }  # fmt: skip
 
 
-def narrowed(batch: Any) -> Any:
+def narrowed(batch: Nest) -> Nest:
     """Return a batch, a nest of arrays ``[b, ...]``, in the types that JAX has.
 
     Raises:
@@ -52,7 +53,7 @@ def narrowed(batch: Any) -> Any:
     return nest.mapped(_narrowed, batch)
 
 
-def _narrowed(leaf: Any) -> np.ndarray:
+def _narrowed(leaf: object) -> np.ndarray:
     array = np.asarray(leaf)
     refuse_texts(array, "JAX")
     narrow: np.dtype[Any] | None = NARROW.get(array.dtype)
@@ -86,7 +87,7 @@ class Layouts(keras.distribution.ModelParallel):
     """
 
     def __init__(
-        self, devices: Sequence[str], sizes: tuple[int, int], rules: Any, axis: str = "model"
+        self, devices: Sequence[str], sizes: tuple[int, int], rules: object, axis: str = "model"
     ):
         mesh = DeviceMesh(sizes, AXES, list(devices))
         super().__init__(layout_map=LayoutMap(mesh), batch_dim_name="batch")
@@ -121,7 +122,7 @@ class Layouts(keras.distribution.ModelParallel):
                 axes[axis] = self._axis
         return TensorLayout(axes, self.device_mesh)
 
-    def distribute_dataset(self, dataset: Any) -> Any:
+    def distribute_dataset(self, dataset: Foreign) -> Foreign:
         """Return the batches as they are: Keras' own ``evaluate`` and ``predict`` divide them."""
         return dataset
 
@@ -162,7 +163,7 @@ class Batches:
         own = rows // self.tasks.size
         return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
 
-    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
+    def put(self, batch: Nest, rows: int, steps: int | None = None) -> Nest:
         """Send a batch to the devices, divided over its rows where they divide it.
 
         Args:
@@ -213,7 +214,7 @@ class InMemory:
         self._step, self._ahead = inputs.start_step, max(STEPS, inputs.steps_ahead)
         self._rows = np.zeros([0, self._batch], np.int32)  # of the steps from `_step` on
 
-    def own(self, steps: int | None = None) -> Any:
+    def own(self, steps: int | None = None) -> Nest:
         """Return what the next step is given, or the next so many, stacked."""
         count = 1 if steps is None else steps
         if len(self._rows) < count:  # few calls of NumPy for many steps
@@ -225,7 +226,7 @@ class InMemory:
         return own[0] if steps is None else own
 
     @staticmethod
-    def batch(shared: Any, own: Any) -> Any:
+    def batch(shared: Nest, own: Nest) -> Nest:
         """Return the batch of a step; traced."""
         return nest.mapped(lambda part: jnp.take(part, own, axis=0), shared)
 
@@ -243,7 +244,7 @@ class Pipeline:
     def __init__(self, inputs: Inputs, placed: Batches):
         tasks = placed.tasks
         own = slice(tasks.rank, tasks.rank + 1)
-        self._batches: Iterator[Any] = iter(HostPipeline(inputs, tasks.size, own))
+        self._batches: Iterator[list[Batch]] = iter(HostPipeline(inputs, tasks.size, own))
         self._placed, self._rows = placed, inputs.global_batch
         self._varies = bool(by_batch(inputs.train)) if hasattr(inputs.train, "transforms") else True
         self._bytes = BYTES
@@ -253,7 +254,7 @@ class Pipeline:
         """Steps whose input may be stacked: batches of one shape, of so many bytes."""
         return 1 if self._varies else min(STEPS, BYTES // self._bytes)
 
-    def own(self, steps: int | None = None) -> Any:
+    def own(self, steps: int | None = None) -> Nest:
         """Return what the next step is given, or the next so many, stacked."""
         if steps is None:
             [batch] = next(self._batches)
@@ -264,7 +265,7 @@ class Pipeline:
         return self._placed.put(stacked, self._rows, steps)
 
     @staticmethod
-    def batch(shared: Any, own: Any) -> Any:
+    def batch(shared: Nest, own: Nest) -> Nest:
         """Return the batch of a step; traced."""
         return own
 

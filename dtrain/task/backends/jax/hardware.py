@@ -176,11 +176,9 @@ def configure(
     devices = _available(kind)
     count = max(1, task.devices)
     if len(devices) < count:
-        refuse(
-            "hardware.devices", f"JAX has {len(devices)} devices of kind {kind} here", count,
-            accepted=f"up to {len(devices)}",
-            typed=f"hardware.devices={len(devices)}" if devices else "hardware=cpu",
-        )  # fmt: skip
+        refuse("hardware.devices", f"JAX has {len(devices)} devices of kind {kind} here", count,
+               accepted=f"up to {len(devices)}",
+               typed=f"hardware.devices={len(devices)}" if devices else "hardware=cpu")  # fmt: skip
     return [f"{device.platform}:{device.id}" for device in devices[:count]]
 
 

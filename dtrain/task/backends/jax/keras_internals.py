@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from typing import Any
+
+from dtrain.task.aliases import Foreign
 
 #: Where JAX takes gloo's collectives from.
 LIBRARY, GLOO = "jax._src.lib", "make_gloo_tcp_collectives"
@@ -22,7 +23,7 @@ def listening_at(host: str) -> Iterator[None]:
     It would ask for the address of the machine's own name, which on many a machine is that of the
     loopback, and JAX has no option for it. A version of JAX without this name listens there.
     """
-    library: Any = getattr(importlib.import_module(LIBRARY), "_jax", None)
+    library: Foreign = getattr(importlib.import_module(LIBRARY), "_jax", None)
     made = getattr(library, GLOO, None)
     if made is None:
         yield

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
 
+from dtrain.task.aliases import Nest
 from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.runtime import NotFinite
@@ -18,7 +18,7 @@ from dtrain.task.model import calls
 from dtrain.task.process import own_code
 
 
-def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
+def first_not_finite(model: keras.Model, batch: Nest) -> NotFinite | None:
     """Run the step of a model on one device, an operation after the other."""
     state, data, looking = State(model), narrowed(batch), calls.Finite()
     values, rows = jax.device_get(state.read()), len(jax.tree.leaves(data)[0])

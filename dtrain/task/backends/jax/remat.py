@@ -7,26 +7,25 @@ layer is a function of its variables.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import keras
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Function, Nest, Tensors
 
 
-def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+def computed_twice(layer: keras.Layer) -> Function:
     """Return a layer's call, which is computed a second time for its gradients."""
     call, variables = layer.call, list(layer.variables)
 
     @functools.wraps(call)
-    def twice(*args: Any, **kwargs: Any) -> Any:
+    def twice(*args: object, **kwargs: object) -> Nest:
         arguments = keras.tree.flatten((args, kwargs))
         tensors = {i: x for i, x in enumerate(arguments) if isinstance(x, jax.Array)}
-        outside: list[Any] = []  # what of the result is no array
+        outside: list[Nest] = []  # what of the result is no array
 
-        def compute(values: list[Any], arrays: dict[int, Any]) -> Any:
+        def compute(values: Tensors, arrays: dict[int, jax.Array]) -> Nest:
             arrays = {i: _masked(array, mask) for i, (array, mask) in arrays.items()}
             filled = [arrays.get(i, argument) for i, argument in enumerate(arguments)]
             positional, named = keras.tree.pack_sequence_as((args, kwargs), filled)
@@ -53,7 +52,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
     return twice
 
 
-def _masked(tensor: Any, mask: Any) -> Any:
+def _masked(tensor: jax.Array, mask: jax.Array) -> jax.Array:
     if mask is not None:
         keras_internals.set_mask(tensor, mask)
     return tensor

@@ -6,7 +6,6 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import jax
 import keras
@@ -15,7 +14,8 @@ from jax.profiler import start_trace, stop_trace
 
 from dtrain.data import generators, nest
 from dtrain.data.sources import Source
-from dtrain.errors import DtrainError, UsageError, unstyled
+from dtrain.errors import DtrainError, unstyled
+from dtrain.task.aliases import Batch, Function, Json, Nest, Tensor, Tensors, Variable
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.arrays import narrowed as computed
@@ -24,7 +24,7 @@ from dtrain.task.backends.jax.numerics import first_not_finite
 from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
-from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs, not_augmented
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone
@@ -45,14 +45,14 @@ _LENGTH = 8
 _augmenting = threading.Lock()
 
 
-def on_cpu() -> AbstractContextManager[Any]:
+def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
     # Of this process: those of others are in JAX' list as well.
-    device: AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
+    device: AbstractContextManager[object] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 
-def variable(value: Any, dtype: str) -> Any:
+def variable(value: Tensor, dtype: str) -> Variable:
     """Return what a variable of Keras' holds: an array."""
     return jax.numpy.asarray(value, dtype)
 
@@ -62,7 +62,7 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
     return np.array(jax.device_get(variable.value))
 
 
-def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+def read(source: Source, rows: np.ndarray) -> Batch:
     """Return some examples as arrays, at once.
 
     Raises:
@@ -74,7 +74,7 @@ def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     return parts
 
 
-def trace(function: Callable[..., Any], *specs: Any) -> None:
+def trace(function: Function, *specs: Nest) -> None:
     """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
     def struct(spec: ArraySpec) -> jax.ShapeDtypeStruct:
@@ -86,26 +86,26 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 
 
-def buffers(model: keras.Model) -> list[tuple[str, Any]]:
+def buffers(model: keras.Model) -> list[tuple[str, Variable]]:
     """Return nothing: there are no such modules."""
     return []
 
 
-def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Nest) -> None:
     """Trace a function: at once, each of its operations would be a program to be compiled."""
     values = [(variable, variable.value) for variable in model.variables]
     with keras.StatelessScope(values), traceable.translated(type(model).__name__):
         jax.eval_shape(lambda: function(*examples))
 
 
-def outputs(model: keras.Model, x: Any) -> Any:
+def outputs(model: keras.Model, x: Nest) -> Nest:
     """Return what a model makes of a batch, by one program where its variables are there."""
     # A subclass may say that it is built, by its build(), before its layers have weights.
     if not all(layer.built for layer in layers(model)):
         return model(x, training=False)
     variables = model.variables
 
-    def call(values: list[Any], x: Any) -> Any:
+    def call(values: Tensors, x: Nest) -> Nest:
         with keras.StatelessScope(zip(variables, values, strict=True)):
             return model(x, training=False)
 
@@ -113,32 +113,32 @@ def outputs(model: keras.Model, x: Any) -> Any:
         return jax.jit(call)([variable.value for variable in variables], x)
 
 
-def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+def batches(inputs: Inputs) -> Iterator[Batch]:
     """Yield the batches of a training on one replica."""
     for [batch] in HostPipeline(inputs):
         yield batch
 
 
-def uniform(seed: Any, shape: Sequence[int]) -> jax.Array:
+def uniform(seed: Tensor, shape: Sequence[int]) -> jax.Array:
     """Return numbers from 0 to 1 that are a function of a seed."""
     return jax.random.uniform(_key(seed), tuple(shape))
 
 
-def fold_in(seed: Any, number: int) -> jax.Array:
+def fold_in(seed: Tensor, number: int) -> jax.Array:
     """Return another seed, for each number one."""
     return jax.random.fold_in(_key(seed), number)
 
 
-def _key(seed: Any) -> jax.Array:
+def _key(seed: Tensor) -> jax.Array:
     return jax.numpy.asarray(seed).astype("uint32")
 
 
-def exchange(name: str, x: Any) -> Any:
+def exchange(name: str, x: Nest) -> Tensor:
     """Return what there is: a step has the whole global batch."""
     return x
 
 
-def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
+def augmented(augment: Augment, x: Nest, keys: np.ndarray) -> Nest:
     """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``.
 
     Raises:
@@ -156,24 +156,20 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
         reasons = [line for line in lines if line and not line.startswith("Exception encountered")]
         reason = ": ".join([type(error).__name__, *reasons[:1]])[:300]
         problem = f"cannot be compiled by JAX ({reason}) {own_code.place(error)}".rstrip()
-        raise _refused(problem, "operations whose shapes do not depend on what is drawn") from error
+        accepted = "operations whose shapes do not depend on what is drawn"
+        raise not_augmented(problem, accepted) from error
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
     if before != after:
-        raise _refused(f"makes {after} of {before}", "examples of the shape that they had")
+        raise not_augmented(f"makes {after} of {before}", "examples of the shape that they had")
     return changed
 
 
-def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("dataset.augment", problem, "...", accepted=accepted,
-                      typed="backend=tensorflow")  # fmt: skip
-
-
 @functools.cache
-def _changing(augment: Augment) -> Callable[..., Any]:
+def _changing(augment: Augment) -> Function:
     return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
 
 
-def arithmetic() -> dict[str, Any]:
+def arithmetic() -> Json:
     """Return what the last bits of a number depend on, on a CPU."""
     return {"backend": "jax"}
 

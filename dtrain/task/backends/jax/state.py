@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,16 @@ import keras
 import numpy as np
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Logs, Nest, Tensors, Variable
 from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.model import optimizers
 
 #: Values of the variables, by kind: trainable weights, other variables of the model, slots of the
 #: optimizer of ``compile``, and those of all other optimizers, also of those inside of it.
-Values = tuple[list[Any], list[Any], list[Any], list[Any]]
+Values = tuple[Tensors, Tensors, Tensors, Tensors]
+#: Variables, or values of them, by kind.
+Lists = Sequence[Sequence[jax.Array]]
 
 
 class State:
@@ -52,7 +54,7 @@ class State:
         """
         buffers: set[int] = set()
 
-        def own(value: Any) -> Any:
+        def own(value: Variable) -> Variable:
             value = jnp.copy(value) if id(value) in buffers else value
             buffers.add(id(value))
             return value
@@ -66,7 +68,7 @@ class State:
             for variable, value in zip(group, new, strict=True):
                 variable.assign(value)
 
-    def _begun(self) -> list[Any]:
+    def _begun(self) -> Tensors:
         """Return what metrics hold when they begin anew."""
         with keras.StatelessScope() as scope:
             for metric in self._model.metrics:
@@ -77,7 +79,7 @@ class State:
             for variable, value in zip(self._metrics, begun, strict=True)
         ]
 
-    def trained(self, values: Values, data: Any) -> tuple[Any, list[Any], Values]:
+    def trained(self, values: Values, data: Nest) -> tuple[Logs, Tensors, Values]:
         """Run ``train_step``; traced.
 
         Args:
@@ -99,8 +101,8 @@ class State:
         return logs, metrics, (weights, rest, slots, others)
 
     def evaluated(
-        self, values: Values, data: Any, metrics: list[Any] | None = None
-    ) -> tuple[Any, list[Any], list[Any]]:
+        self, values: Values, data: Nest, metrics: Tensors | None = None
+    ) -> tuple[Logs, Tensors, Tensors]:
         """Run ``test_step``; traced, or at once.
 
         Args:
@@ -122,7 +124,7 @@ class State:
             )
         return logs, metrics, rest
 
-    def trial(self, batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def trial(self, batch: Nest, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Evaluate a batch and change nothing: :data:`dtrain.task.backends.unsummed.Trial`."""
         metrics = [start.get(id(v), v.value) for v in self._metrics]
         metrics = [jnp.asarray(m, v.dtype) for m, v in zip(metrics, self._metrics, strict=True)]
@@ -131,7 +133,7 @@ class State:
         return {id(variable): np.asarray(value, np.float64) for variable, value in pairs}
 
     @contextlib.contextmanager
-    def _scope(self, groups: Any, values: Any) -> Iterator[Callable[[], list[list[Any]]]]:
+    def _scope(self, groups: Lists, values: Lists) -> Iterator[Callable[[], list[Tensors]]]:
         """Let variables have these values inside.
 
         Yields:
@@ -157,12 +159,12 @@ class State:
             return
         compute, measure = model.compute_loss_and_updates, model.compute_metrics
 
-        def compute_loss_and_updates(*args: Any, **options: Any) -> Any:
+        def compute_loss_and_updates(*args: object, **options: object) -> Nest:
             loss, (unscaled, outputs, *rest) = compute(*args, **options)
             masks = [keras_internals.mask(leaf) for leaf in jax.tree.leaves(outputs)]
             return loss, (unscaled, (outputs, masks), *rest)
 
-        def compute_metrics(x: Any, y: Any, pair: Any, sample_weight: Any = None) -> Any:
+        def compute_metrics(x: Nest, y: Nest, pair: Nest, sample_weight: Nest = None) -> Nest:
             outputs, masks = pair
             for leaf, mask in zip(jax.tree.leaves(outputs), masks, strict=True):
                 keras_internals.set_mask(leaf, mask)
@@ -191,7 +193,9 @@ class State:
             yield
             return
 
-        def stateless_apply(slots: Any, gradients: Any, values: Any) -> tuple[Any, Any]:
+        def stateless_apply(
+            slots: Tensors, gradients: Tensors, values: Tensors
+        ) -> tuple[Tensors, Tensors]:
             # Keras asks the innermost scope alone: those of optimizers inside of it are handed on.
             groups = weights, optimizer.variables, others
             before = values, slots, [variable.value for variable in others]
@@ -209,7 +213,7 @@ class State:
             del optimizer.stateless_apply
 
 
-def _merged(returned: Any, before: Any, after: Any) -> list[list[Any]]:
+def _merged(returned: Nest, before: Lists, after: Lists) -> list[Tensors]:
     """Return what a step has returned, or assigned to a variable by its methods."""
     return [
         [new if old is assigned else assigned for new, old, assigned in zip(*group, strict=True)]

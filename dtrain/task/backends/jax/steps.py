@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Logs, Nest, Tensors
 from dtrain.task.backends import host, rows
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.host import HostForward, Waiting, as_data
@@ -54,12 +54,12 @@ class Forward(HostForward):
         batch: int,
         finish: Finish,
         replicas: int,
-        put: Callable[[Any, int], Any],
+        put: Callable[[Nest, int], Nest],
     ):
         super().__init__(model, source, batch, finish, replicas)
         self._put, self._call = put, jax.jit(self._predicted)
 
-    def _outputs(self, x: Any, numbers: np.ndarray) -> Any:
+    def _outputs(self, x: Nest, numbers: np.ndarray) -> Nest:
         values = (
             [v.value for v in self._model.trainable_variables],
             [v.value for v in self._model.non_trainable_variables],
@@ -67,7 +67,7 @@ class Forward(HostForward):
         x = self._put(x, self.replicas * self.batch)
         return jax.device_get(self._call(values, x, numbers[0]))
 
-    def _predicted(self, values: Any, x: Any, number: Any) -> Any:
+    def _predicted(self, values: Nest, x: Nest, number: jax.Array) -> Nest:
         weights, others = values
         # What is drawn belongs to the number of the batch.
         others = [
@@ -91,7 +91,7 @@ class LocalCalls(model_calls.LocalCalls):
 
 
 #: A row, or a table of rows, as a step gives it: a vector for each run of one type.
-Vectors = list[Any]
+Vectors = Tensors
 
 
 class Rows(rows.Rows):
@@ -105,7 +105,7 @@ class Rows(rows.Rows):
         super().__init__(model)
         self._results = jax.jit(self.metric_results)
 
-    def vectors(self, metrics: Sequence[Any], logs: dict[str, Any], training: bool) -> Vectors:
+    def vectors(self, metrics: Sequence[jax.Array], logs: Logs, training: bool) -> Vectors:
         """Return the row of a step; traced. JAX computes in 32 bits: types stay as they are.
 
         Args:
@@ -147,7 +147,7 @@ class Rows(rows.Rows):
             table[:, place] *= weight
         return table
 
-    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+    def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         pairs = zip(states, self.variables, strict=True)
         with runtime().on_cpu():
             results = self._results([np.asarray(s, v.dtype) for s, v in pairs])
@@ -190,10 +190,10 @@ class Steps(HostSteps):
         #: How many steps a call into JAX has; None: it is not known before the first was traced.
         self._at_once: int | None = None
         #: Shapes of the input that steps were compiled for, and how many of them were reported.
-        self._shapes: set[Any] = set()
+        self._shapes: set[object] = set()
         self._reported = 1
 
-    def _shardings(self) -> tuple[Any, Any]:
+    def _shardings(self) -> tuple[Foreign, Foreign]:
         """Return where variables lie after a training step, and those that an evaluation changes.
 
         It is where they were before: else the next step would be compiled anew. On one device
@@ -228,7 +228,7 @@ class Steps(HostSteps):
         numbers = self._rows.table(True, table, [batch_size] * steps)
         return self._rows.sums(numbers, steps * batch_size, training=True)
 
-    def _steps_at_once(self, values: Values, own: Any) -> int:
+    def _steps_at_once(self, values: Values, own: Nest) -> int:
         """Return how many steps a call into JAX has.
 
         One where there are convolutions on a CPU: in a loop XLA computes them without its kernels
@@ -240,7 +240,7 @@ class Steps(HostSteps):
                 return 1
         return min(self._feed.at_once, self.max_steps)
 
-    def _train_step(self, values: Values, shared: Any, own: Any) -> tuple[Values, Vectors]:
+    def _train_step(self, values: Values, shared: Nest, own: Nest) -> tuple[Values, Vectors]:
         self.waiting.traced()
         data = self._feed.batch(shared, own)
         self._shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(data)))
@@ -252,7 +252,7 @@ class Steps(HostSteps):
             numbers = {**self._rows.logs(logs, True), **norms}
         return after, self._rows.vectors(metrics, numbers, True)
 
-    def _train_steps(self, values: Values, shared: Any, owns: Any) -> tuple[Values, Vectors]:
+    def _train_steps(self, values: Values, shared: Nest, owns: Nest) -> tuple[Values, Vectors]:
         return jax.lax.scan(lambda before, own: self._train_step(before, shared, own), values, owns)
 
     def evaluate(self, steps: int, rest: int) -> Sums:
@@ -270,7 +270,7 @@ class Steps(HostSteps):
         rows = self._rows.table(False, table, counts)
         return self._rows.sums(rows, sum(counts), training=False)
 
-    def _evaluation_step(self, values: Values, data: Any, rows: int) -> tuple[list[Any], Vectors]:
+    def _evaluation_step(self, values: Values, data: Nest, rows: int) -> tuple[Tensors, Vectors]:
         with tracing(rows=rows, results=[]), host.seeded(self._inputs.seed):
             logs, metrics, held = self._state.evaluated(values, data)
             numbers = self._rows.logs(logs, False)

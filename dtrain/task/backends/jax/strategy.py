@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 import keras
@@ -16,6 +15,7 @@ from dtrain.errors import refuse
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Batch, Json, Variable
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Backend, Finish, Tasks
 from dtrain.task.backends.jax.arrays import (
@@ -56,17 +56,17 @@ class OneDevice(Backend):
         self.tasks: Tasks = Processes() if jax.process_count() > 1 else Tasks()
 
     @property
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Json:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return (
             {} if self.layouts is None else {"devices": int(self.layouts.device_mesh.devices.size)}
         )
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
+    def scope(self) -> contextlib.AbstractContextManager[object]:
         """Create model and metrics inside it."""
         return contextlib.nullcontext() if self.layouts is None else self.layouts.scope()
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """Create the optimizer and its slots inside it."""
         return contextlib.nullcontext() if self.layouts is None else self.layouts.optimizer_scope()
 
@@ -79,17 +79,14 @@ class OneDevice(Backend):
         check_steps(model)
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
-                refuse(
-                    "model",
-                    "is stateful=True, and a step of backend=jax carries no state of layers on to "
-                    "the next batch", layer.name,
-                    accepted="stateful=False, or the backend that does", typed="backend=tensorflow",
-                )  # fmt: skip
+                refuse("model", "is stateful=True, and a step of backend=jax carries no state of "
+                       "layers on to the next batch", layer.name, accepted="stateful=False, or the "
+                       "backend that does", typed="backend=tensorflow")  # fmt: skip
         if self.layouts is not None:
             self.layouts.check(model)
 
     def trace_step(
-        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+        self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
         """Trace ``train_step`` and run nothing; return what optimizers would update.
 
@@ -106,7 +103,7 @@ class OneDevice(Backend):
             jax.eval_shape(lambda values: state.trained(values, data)[0], state.read())
         return updates
 
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host, and so one in parts over processes in all of them.
 
         Such are gathered into files, part by part (:func:`gathered`).
@@ -119,7 +116,7 @@ class OneDevice(Backend):
             for name, value in values.items()
         }
 
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name.
 
         Where the strategy reads together, large arrays are those of the chief, part by part.
@@ -204,7 +201,7 @@ class TPU(Mirrored):
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], **options: Any):
+    def __init__(self, devices: list[str], **options: object):
         super().__init__(devices)
 
 
@@ -216,7 +213,7 @@ class MultiWorker(Mirrored):
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], **options: Any):
+    def __init__(self, devices: list[str], **options: object):
         super().__init__(across(devices))
 
 
@@ -231,7 +228,7 @@ class FullySharded(OneDevice):
         rules: which variables are in parts, and along which axis.
     """
 
-    def __init__(self, devices: list[str], rules: Any = "auto"):
+    def __init__(self, devices: list[str], rules: object = "auto"):
         devices = across(devices)
         super().__init__(devices)
         self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
@@ -248,7 +245,7 @@ class Mesh(OneDevice):
         rules: which variables are in parts, and along which axis.
     """
 
-    def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
+    def __init__(self, devices: list[str], cluster: Cluster, rules: object):
         super().__init__(devices)
         self.replicas = cluster.replicas
         sizes = cluster.replicas, len(devices) // cluster.replicas

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import keras
 
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Nest
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.process import own_code
 
@@ -37,17 +37,12 @@ def check_steps(model: keras.Model) -> None:
         ]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(positional) >= 2:
             continue
-        refuse(
-            "model",
-            f"takes ({', '.join(p.name for p in positional)}), as on another backend of Keras: on "
-            f"JAX it is {name}(self, {arguments}), and returns (logs, state)",
-            f"{type(model).__name__}.{name}",
-            accepted=f"{name}(self, {arguments}), or the backend that it is written for",
-            typed="backend=tensorflow",
-        )  # fmt: skip
+        refuse("model", f"takes ({', '.join(p.name for p in positional)}), as on another backend "
+               "of Keras", f"{type(model).__name__}.{name}", accepted=f"{name}(self, {arguments}), "
+               "which returns (logs, state)", typed="backend=tensorflow")  # fmt: skip
 
 
-def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Any:
+def compiled(model: keras.Model, step: Function, **options: object) -> Foreign:
     """Compile a step by ``jax.jit``; what cannot be traced is named where it is.
 
     Args:
@@ -57,7 +52,7 @@ def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> An
     """
 
     @functools.wraps(step)
-    def traced(*args: Any) -> Any:
+    def traced(*args: Nest) -> Nest:
         with _translated(model):
             return step(*args)
 
@@ -110,15 +105,12 @@ def _translated(model: keras.Model) -> Iterator[None]:
         yield
     for name, value in _attributes(model).items():
         if isinstance(value, jax.core.Tracer) or value != before.get(name, value):
-            refuse(
-                "model",
-                "is set by the step: a compiled step runs such code once, while it is traced", name,
-                accepted="a variable, self.add_weight(trainable=False), and its assign",
-                hint="self.add_weight(shape=(), initializer='zeros', trainable=False)",
-            )  # fmt: skip
+            refuse("model", "is set by the step: such code runs once, while the step is traced",
+                   name, accepted="a variable, and its assign", hint="self.add_weight(shape=(), "
+                   "initializer='zeros', trainable=False)")  # fmt: skip
 
 
-def _attributes(model: keras.Model) -> dict[str, Any]:
+def _attributes(model: keras.Model) -> dict[str, object]:
     """Return numbers and traced values in attributes of layers of the user's, by ``layer.name``."""
     return {
         f"{layer.name}.{name}": value

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from dtrain.data.sources import Source, Splits
+from dtrain.task.aliases import Batch
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow import input_pipeline
@@ -35,7 +34,7 @@ class Strategy(Replicas):
         return Forward(model, self, source, batch, finish)
 
     def trace_step(
-        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+        self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
         """Trace ``train_step`` and run nothing; return what optimizers would update."""
         return trace_step(model, self, examples, creates)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
 from dtrain.run.exports import SIGNATURE
+from dtrain.task.aliases import Json
 
 _LONGEST = 300  # characters of TensorFlow's messages
 
@@ -37,7 +37,7 @@ class Program:
 
     platform = "tensorflow_savedmodel"
 
-    def __init__(self, path: str, signature: Mapping[str, Any]):
+    def __init__(self, path: str, signature: Json):
         try:
             self._model = tf.saved_model.load(path)  # kept: its variables are in it
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -78,7 +78,7 @@ def _text(error: BaseException) -> str:
     return ((plain or lines or [type(error).__name__])[-1].partition(" [[")[0])[:_LONGEST]
 
 
-def _listed(specs: Mapping[str, Any], exported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _listed(specs: Mapping[str, tf.TensorSpec], exported: list[Json]) -> list[Json]:
     """Return names, types, shapes and columns, in the order of the export where that is known."""
     order = {each["name"]: each for each in exported}
     return [

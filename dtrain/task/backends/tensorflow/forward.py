@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,6 +18,7 @@ import tensorflow as tf
 from dtrain.data.sources import Source
 from dtrain.run.predictions import ColumnSpec
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Nest, Variable
 from dtrain.task.backends import host
 from dtrain.task.backends.base import Backend, Finish
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
@@ -45,7 +45,7 @@ class Forward(host.HostForward):
         super().__init__(model, source, batch, finish, strategy.replicas)
         self._strategy = strategy
         self._draws = random_draws.EvaluationDraws()
-        self._call: Any = None
+        self._call: Foreign = None
 
     def trace(self) -> None:
         """Trace the function; it can be called then.
@@ -55,7 +55,7 @@ class Forward(host.HostForward):
         """
         self._call = self._draws.traced(self._traced)
 
-    def _traced(self) -> Any:
+    def _traced(self) -> Foreign:
         rows = tf.TensorSpec([self.replicas, self.batch], tf.int64)
         numbers = tf.TensorSpec([self.replicas], tf.int64)
         return tf.function(self._whole, autograph=False).get_concrete_function(rows, numbers)
@@ -79,7 +79,7 @@ class Forward(host.HostForward):
 
     def _whole(self, rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
         def replica(rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            context: Any = tf.distribute.get_replica_context()
+            context: Foreign = tf.distribute.get_replica_context()
             at = context.replica_id_in_sync_group if self.replicas > 1 else 0
             with tf.device("CPU:0"):  # a device gets its own rows only
                 mine, number = rows[at], numbers[at]
@@ -95,11 +95,11 @@ class Forward(host.HostForward):
         with tf.device("CPU:0"):
             return {name: self._joined(value) for name, value in columns.items()}
 
-    def _joined(self, value: Any) -> tf.Tensor:
+    def _joined(self, value: tf.Tensor) -> tf.Tensor:
         parts = self._strategy.engine.experimental_local_results(value)
         return tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])
 
-    def _outputs(self, x: Any, numbers: Any) -> Any:
+    def _outputs(self, x: Nest, numbers: tf.Tensor) -> Nest:
         """Return what the model predicts for the inputs of a batch of this number; in a graph."""
         with random_draws.evaluating(numbers, self._draws), keras.StatelessScope():
             return self._model.predict_step(host.as_data(x))
@@ -109,7 +109,7 @@ class LocalCalls(calls.LocalCalls):
     """Computes with variables of TensorFlow's own, which are made once."""
 
     def __init__(self, model: keras.Model, strategy: Backend):
-        self._copies: dict[int, Any] = {}
+        self._copies: dict[int, Variable] = {}
         for variable in train_state.variables(model).values():
             if isinstance(variable, keras.Variable):
                 tf_internals.read_as_numbers(keras_internals.stored(variable))
@@ -138,7 +138,7 @@ class LocalCalls(calls.LocalCalls):
         ):
             yield
 
-    def _copy(self, variable: keras.Variable, value: Any) -> Any:
+    def _copy(self, variable: keras.Variable, value: tf.Tensor) -> tf.Tensor:
         if id(variable) not in self._copies:
             self._copies[id(variable)] = tf.Variable(value, dtype=variable.dtype)
         return self._copies[id(variable)]

@@ -65,11 +65,9 @@ def configure(
         return [f"CPU:{index}" for index in range(count)]
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < task.devices:
-        refuse(
-            "hardware.devices", f"TensorFlow sees {len(gpus)} GPUs here", task.devices,
-            accepted=f"up to {len(gpus)}",
-            typed="hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
-        )  # fmt: skip
+        refuse("hardware.devices", f"TensorFlow sees {len(gpus)} GPUs here", task.devices,
+               accepted=f"up to {len(gpus)}",
+               typed="hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}")  # fmt: skip
     tf.config.set_visible_devices(gpus[: task.devices], "GPU")
     for gpu in gpus[: task.devices]:
         tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)

@@ -10,7 +10,7 @@ exactly once. A stream has its own order, and the same positions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,14 @@ from dtrain.data.foreign import Generated
 from dtrain.data.sources import Arrays, Source, Windows
 from dtrain.data.streams import Stream
 from dtrain.data.transforms import by_batch
+from dtrain.task.aliases import Batch, Function, Nest
 from dtrain.task.backends.tensorflow.reading import take, tensor_specs
 from dtrain.task.data import reading
 from dtrain.task.data.batch_reader import threads
 from dtrain.task.data.inputs import Augment, Inputs
 
 
-def training_part(
-    inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor
-) -> tuple[Any, ...]:
+def training_part(inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor) -> Batch:
     """Return what a replica trains on in a step.
 
     Args:
@@ -43,7 +42,7 @@ def training_part(
     return _augmented(inputs, begin, take(source, indices, tf.stack([inputs.seed, begin])))
 
 
-def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+def _augmented(inputs: Inputs, begin: tf.Tensor, data: Batch) -> Batch:
     if inputs.augment is None:
         return data
     size = nest.leaves(data[0])[0].shape[0]
@@ -55,7 +54,7 @@ def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple
         return changed(inputs.augment, data[0], keys), *data[1:]
 
 
-def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
+def changed(augment: Augment, x: Nest, keys: tf.Tensor) -> Nest:
     """Return inputs, each changed by its key.
 
     Args:
@@ -67,7 +66,7 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
         ValueError: an example has another structure or shape afterwards.
     """
 
-    def one(pair: Any) -> Any:
+    def one(pair: tuple[Nest, tf.Tensor]) -> Nest:
         made = augment(pair[0], seed=pair[1])
         tf.nest.assert_same_structure(pair[0], made)
         return made
@@ -87,7 +86,7 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
 
 def evaluation_part(
     source: Source, size: int, begin: tf.Tensor, count: tf.Tensor
-) -> tuple[tuple[Any, ...], tf.Tensor]:
+) -> tuple[Batch, tf.Tensor]:
     """Return neighbouring examples of a validation.
 
     Args:
@@ -123,7 +122,7 @@ def training(
     assert source is not None
     mine, whole = slice(first_replica, first_replica + local_replicas), slice(0, 1)
 
-    def augment(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+    def augment(begin: tf.Tensor, data: Batch) -> Batch:
         return _augmented(inputs, begin, data)
 
     if isinstance(source, Stream):
@@ -132,7 +131,7 @@ def training(
         loaded = tf.data.Dataset.zip(begins, batches)
         return _endless(_mapped(_divided(loaded, size, replicas, mine), augment))
 
-    def load(begin: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
+    def load(begin: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, Batch]:
         return begin, take(source, indices, tf.stack([inputs.seed, begin]))
 
     at_once = threads(source, tf.data.AUTOTUNE)
@@ -174,7 +173,7 @@ def _divided(loaded: tf.data.Dataset, size: int, replicas: int, chosen: slice) -
         return loaded
     part, local = size // replicas, chosen.stop - chosen.start
 
-    def cut(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[tf.Tensor, tuple[Any, ...]]:
+    def cut(begin: tf.Tensor, data: Batch) -> tuple[tf.Tensor, Batch]:
         def mine(leaf: tf.Tensor) -> tf.Tensor:
             own = leaf[chosen.start * part : chosen.stop * part]
             parts = tf.reshape(own, tf.concat([[local, part], tf.shape(leaf)[1:]], 0))
@@ -220,7 +219,7 @@ def evaluation(
 def _held(source: Source, size: int, batches: np.ndarray) -> tf.data.Dataset:
     """Return :func:`evaluation_part` of batches, pass after pass."""
 
-    def load(batch: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
+    def load(batch: tf.Tensor) -> tuple[Batch, tf.Tensor]:
         return evaluation_part(source, size, batch[0], batch[1])
 
     at_once = threads(source, tf.data.AUTOTUNE)
@@ -231,7 +230,7 @@ def _held(source: Source, size: int, batches: np.ndarray) -> tf.data.Dataset:
 def _batches(stream: Stream, size: int, endless: bool) -> tf.data.Dataset:
     """Return the batches of a stream, pass after pass or of one with what remains at its end."""
 
-    def batches() -> Any:
+    def batches() -> Iterator[Batch]:
         return stream.endless(size) if endless else stream.batches(size, remainder=True)
 
     if not isinstance(stream, Generated):
@@ -244,7 +243,7 @@ def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Datase
     """Return (number, data, count) of so many batches of one pass; those that are none count 0."""
     size, examples = inputs.evaluation_batch, inputs.evaluation_examples
 
-    def whole(data: tuple[Any, ...]) -> tuple[tuple[Any, ...], tf.Tensor]:
+    def whole(data: Batch) -> tuple[Batch, tf.Tensor]:
         """Repeat the last example of a smaller batch."""
         rows = tf.cast(tf.shape(nest.leaves(data)[0])[0], tf.int64)
         at = tf.minimum(tf.range(size, dtype=tf.int64), rows - 1)
@@ -277,7 +276,7 @@ def evaluation_in_parts(
 
 
 def _mapped(
-    elements: tf.data.Dataset, load: Callable[..., Any], at_once: int = tf.data.AUTOTUNE
+    elements: tf.data.Dataset, load: Function, at_once: int = tf.data.AUTOTUNE
 ) -> tf.data.Dataset:
     # AutoGraph would read source files anew, which may have changed since they were imported.
     plain = tf.autograph.experimental.do_not_convert(load)
@@ -329,7 +328,7 @@ class InLoop:
         self._position += steps * self._batch
         return self._order(np.arange(begin, self._position)).reshape(steps, self._batch)
 
-    def batch(self, order: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
+    def batch(self, order: tf.Tensor, step: tf.Tensor) -> Batch:
         """Return the batch of a step of the call, as the iterator gives it.
 
         Args:
@@ -351,14 +350,14 @@ class FromIterator:
 
     quick = False
 
-    def __init__(self, iterator: Any):
+    def __init__(self, iterator: Iterator[Batch]):
         self._iterator = iterator
 
     def order(self, steps: int) -> np.ndarray:
         """Return nothing: the iterator knows it."""
         return np.zeros([0, 0], np.int64)
 
-    def batch(self, order: tf.Tensor, step: tf.Tensor) -> Any:
+    def batch(self, order: tf.Tensor, step: tf.Tensor) -> Batch:
         """Return the next element."""
         return next(self._iterator)
 

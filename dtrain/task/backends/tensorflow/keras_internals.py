@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from dtrain.task.aliases import Foreign, Function, Nest, Tensor, Tensors, Variable
 from dtrain.task.keras_internals.model import (
     ONE_REPLICA,
     function,
@@ -41,7 +42,7 @@ def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not hasattr(inner, "_all_reduce_sum_gradients"):
         raise unknown("sums gradients", ONE_REPLICA)
-    kind: Any
+    kind: Foreign
     for kind in type(inner).__mro__:
         if "_all_reduce_sum_gradients" in vars(kind):
             kind._all_reduce_sum_gradients = lambda _, pairs: list(pairs)
@@ -61,7 +62,7 @@ def reduce_nothing(optimizer: keras.optimizers.Optimizer) -> None:
     Raises:
         TrainingError: this version of Keras reduces in another way.
     """
-    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    inner: Foreign = getattr(optimizer, "inner_optimizer", optimizer)
     if not hasattr(inner, "_all_reduce_sum_gradients"):
         raise unknown("sums gradients")
     inner._all_reduce_sum_gradients = list
@@ -84,19 +85,19 @@ class _Operations:
     and one branch is taken for all, as Keras' own loss scale optimizer does.
     """
 
-    def __init__(self, operations: Any):
+    def __init__(self, operations: Foreign):
         self._operations = operations
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._operations, name)
 
-    def cond(self, pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    def cond(self, pred: tf.Tensor, true_fn: Function, false_fn: Function) -> Nest:
         """Branch for the side effects; ``pred`` is the same on all replicas."""
         if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
             return self._operations.cond(pred, true_fn, false_fn)
 
-        def together(strategy: tf.distribute.Strategy, pred: Any, *branches: Any) -> None:
-            def run(branch: Any) -> Any:
+        def together(strategy: tf.distribute.Strategy, pred: Tensor, *branches: Function) -> None:
+            def run(branch: Function) -> Nest:
                 strategy.extended.call_for_each_replica(lambda each: each(), args=(branch,))
 
             first = strategy.experimental_local_results(pred)[0]
@@ -105,7 +106,7 @@ class _Operations:
         tf.distribute.get_replica_context().merge_call(together, args=(pred, true_fn, false_fn))
 
 
-def unwrapped(variable: Any) -> Any:
+def unwrapped(variable: Variable) -> Variable:
     """Return the plain variable inside of one that ``CentralStorageStrategy`` has made.
 
     The wrapper refuses to be assigned in a replica, which a metric has to be. Any other variable
@@ -114,7 +115,7 @@ def unwrapped(variable: Any) -> Any:
     return getattr(variable, "_v", variable)
 
 
-def is_plain(variable: Any) -> bool:
+def is_plain(variable: Variable) -> bool:
     """Whether a variable of TensorFlow's is one by itself, and no strategy's."""
     return type(variable) is type(tf.Variable(0.0))
 
@@ -140,7 +141,7 @@ def without_strategy(models: list[keras.Model]) -> Iterator[None]:
             model._distribute_strategy = strategy
 
 
-def read_as_numbers(variable: Any) -> None:
+def read_as_numbers(variable: Variable) -> None:
     """Let ``float`` and ``int`` read variables like this one of a strategy's, as any other.
 
     Keras' ``float(optimizer.learning_rate)`` asks TensorFlow's variable, and that of several
@@ -168,7 +169,7 @@ def keep_session() -> Iterator[None]:
         tf.compat.v1.reset_default_graph = original
 
 
-def losses_of(layer: keras.Layer) -> Any:
+def losses_of(layer: keras.Layer) -> Foreign:
     """Return the list in which a layer keeps the losses that it has added itself.
 
     Keras' public ``losses`` has those of the layers inside of it and of regularizers as well.
@@ -203,12 +204,12 @@ class _Apart:
     """A list for each thread, of which Keras, and :mod:`.remat`, use these methods."""
 
     def __init__(self) -> None:
-        self._lists: dict[int, list[Any]] = {}
+        self._lists: dict[int, Tensors] = {}
 
-    def _own(self) -> list[Any]:
+    def _own(self) -> Tensors:
         return self._lists.setdefault(threading.get_ident(), [])
 
-    def extend(self, losses: list[Any]) -> None:
+    def extend(self, losses: Tensors) -> None:
         """Add ``losses``."""
         self._own().extend(losses)
 
@@ -304,7 +305,7 @@ DRAWS = {
 SEEDS = ("draw_seed", "_cast_seed")
 
 
-def random_functions() -> Any:
+def random_functions() -> Foreign:
     """Return the module, whose functions are as in :data:`DRAWS`.
 
     Raises:
@@ -317,7 +318,7 @@ def random_functions() -> Any:
     return owner
 
 
-def seed_of(owner: Any, seed: Any) -> Any:
+def seed_of(owner: Foreign, seed: tf.Tensor) -> tf.Tensor:
     """Return the tensor that a function of ``owner`` makes of its argument ``seed``."""
     return owner._cast_seed(owner.draw_seed(seed))
 
@@ -354,7 +355,7 @@ def keep_order() -> None:
         TrainingError: this version of TensorFlow keeps the marks of a graph in another way.
     """
     tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
-    kind: Any = getattr(module(GRAPHS), "FuncGraph", None)
+    kind: Foreign = getattr(module(GRAPHS), "FuncGraph", None)
     if kind is None or not isinstance(getattr(tf.Graph(), "_attr_scope_map", None), dict):
         raise unknown("marks the operations of a graph", package="tensorflow")
     original = kind.__init__
@@ -362,7 +363,7 @@ def keep_order() -> None:
         return
     value = tf.compat.v1.AttrValue(b=True)
 
-    def marked(self: Any, *arguments: Any, **named: Any) -> None:
+    def marked(self: Foreign, *arguments: object, **named: object) -> None:
         original(self, *arguments, **named)
         self._attr_scope_map[MARK] = value
 
@@ -379,7 +380,7 @@ def optimize_dependencies() -> None:
     Raises:
         TrainingError: this version of TensorFlow registers gradients in another way.
     """
-    registry: Any = getattr(module(OPERATIONS), "gradient_registry", None)
+    registry: Foreign = getattr(module(OPERATIONS), "gradient_registry", None)
     if not hasattr(registry, "list"):
         raise unknown("registers gradients", package="tensorflow")
     custom = any(name.startswith(CUSTOM) for name in registry.list())

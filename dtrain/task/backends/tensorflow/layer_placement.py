@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Nest
 from dtrain.task.backends.layouts import assign_layers
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.model.walk import own, walk
@@ -31,7 +31,7 @@ class LayerPlacement(Strategy):
         rules: which layer goes where (:func:`assign_layers`).
     """
 
-    def __init__(self, devices: list[str], rules: Any):
+    def __init__(self, devices: list[str], rules: object):
         super().__init__(tf.distribute.get_strategy())
         self._devices = [f"/device:{device}" for device in devices]
         self._rules = rules
@@ -67,9 +67,9 @@ class LayerPlacement(Strategy):
             owner = owners.get(id(variable))
             _move(variable, self._devices[0 if owner is None else chosen[owner]])
 
-    def _on(self, device: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _on(self, device: str, call: Function) -> Function:
         @functools.wraps(call)
-        def placed(*args: Any, **kwargs: Any) -> Any:
+        def placed(*args: object, **kwargs: object) -> Nest:
             with tf.device(device):
                 if not tf.executing_eagerly():
                     self._scopes[tf.get_current_name_scope()] = device
@@ -77,11 +77,11 @@ class LayerPlacement(Strategy):
 
         return placed
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """Create the optimizer and its slots inside it: a slot lies where its variable does."""
         return tf.device(self._devices[0])  # Keras itself puts a slot where its variable is
 
-    def run(self, step: Callable[[Any], Any], data: Any) -> Any:
+    def run(self, step: Function, data: Nest) -> Foreign:
         """Run ``step``, in a graph."""
         self._scopes = {}
         with tf.compat.v1.get_default_graph().device(self._choose):

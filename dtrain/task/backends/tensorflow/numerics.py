@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from dtrain.task.aliases import Nest
 from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.model import calls
@@ -19,7 +19,7 @@ from dtrain.task.process import own_code
 FRAMES, PATH = 40, 400
 
 
-def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
+def first_not_finite(model: keras.Model, batch: Nest) -> NotFinite | None:
     """Run the step of a model on one device: at once for the layer, as a graph for the line."""
     step = step_on_one_device(model)
     looking = calls.Finite()

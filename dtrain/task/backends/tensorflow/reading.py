@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,22 +11,23 @@ from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
+from dtrain.task.aliases import Batch, Nest, Tensors
 from dtrain.task.data import batch_reader
 from dtrain.task.data.batch_reader import Reader, by_rows, refuse_unlike
 
 
-def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+def read(source: Source, rows: np.ndarray) -> Batch:
     """Return some examples as arrays, at once and on the CPU."""
     with tf.device("CPU:0"):
         return nest.mapped(np.asarray, take(source, tf.constant(rows, tf.int64)))
 
 
-def tensor_specs(specs: Any) -> Any:
+def tensor_specs(specs: Nest) -> Nest:
     """Return ``tf.TensorSpec`` for each of :func:`dtrain.task.data.reading.specs`."""
     return nest.mapped(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), specs)
 
 
-def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tuple[Any, ...]:
+def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> Batch:
     """Return the examples at ``indices``, int64 ``[b]``, whichever kind the source is.
 
     In a graph, or at once outside of one.
@@ -55,7 +55,7 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
         raise
 
 
-def _taken(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
+def _taken(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Batch:
     if source.in_graph:
         example = Example.of(source.gather(indices))
     elif tf.executing_eagerly():
@@ -87,12 +87,12 @@ def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Exam
     return reader.like.with_leaves(dict(zip(leaves, values, strict=True)))
 
 
-def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
+def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> Batch:
     """Read each member's examples, and put them where they belong."""
     indices = tf.cast(indices, tf.int64)
     owners = tf.searchsorted(tf.constant(source.starts), indices, side="right") - 1
-    parts: list[Any] = []
-    places: list[tf.Tensor] = []
+    parts: list[Batch] = []
+    places: Tensors = []
     for number, member in enumerate(source.members):
         at = tf.reshape(tf.where(tf.equal(owners, number)), [-1])
         mine = tf.gather(indices, at) - int(source.starts[number])

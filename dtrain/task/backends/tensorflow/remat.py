@@ -9,20 +9,19 @@ Here the second computation finds everything as the first one did, and changes n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Nest, Tensors
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.keras_internals import contexts
 
 
-def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+def computed_twice(layer: keras.Layer) -> Function:
     """Return a layer's call, which is computed a second time for its gradients.
 
     Raises:
@@ -32,7 +31,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
     call = layer.call
 
     @functools.wraps(call)
-    def twice(*args: Any, **kwargs: Any) -> Any:
+    def twice(*args: object, **kwargs: object) -> Nest:
         arguments = keras.tree.flatten((args, kwargs))
         floats = [i for i, x in enumerate(arguments) if tf.is_tensor(x) and x.dtype.is_floating]
         passed = contexts.current()
@@ -41,10 +40,10 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
             before = [(v, tf.identity(v.value)) for v in layer.non_trainable_variables]
         own = [tf_internals.losses_of(inner) for inner in keras_internals.layers(layer)]
         lengths = [(losses, len(losses)) for losses in own]
-        first: Any = None
-        added: list[tf.Tensor] = []
+        first: Foreign = None
+        added: Tensors = []
 
-        def compute(*tensors: tf.Tensor) -> tuple[Any, list[tf.Tensor]]:
+        def compute(*tensors: tf.Tensor) -> tuple[Nest, Tensors]:
             # TensorFlow calls this for the result, and then once more for the gradient.
             nonlocal first, added
             filled = list(arguments)
@@ -74,12 +73,12 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
     return twice
 
 
-def _summed(losses: list[tf.Tensor]) -> list[tf.Tensor]:
+def _summed(losses: Tensors) -> Tensors:
     """Return one, if there are any: the second time they come in another order."""
     return [total([tf.cast(loss, tf.float32) for loss in losses])] if losses else []
 
 
-def _masked(tensor: Any, like: Any) -> Any:
+def _masked(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     """Give a tensor the mask that Keras has hung on another one."""
     mask = keras_internals.mask(like)
     if mask is not None:

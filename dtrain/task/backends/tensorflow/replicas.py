@@ -13,6 +13,7 @@ import tensorflow as tf
 from dtrain.data.streams import Stream
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Nest, Options, Variable
 from dtrain.task.backends import across
 from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.backends.copies import check_alike
@@ -24,7 +25,7 @@ from dtrain.task.data.inputs import Inputs
 NONE = tf.VariableAggregation.NONE
 
 
-def dtype_of(created: dict[str, Any]) -> tf.DType:
+def dtype_of(created: Options) -> tf.DType:
     """Return the type of a variable that is about to be made, which need not have been said."""
     if created.get("dtype") is None:
         value = created["initial_value"]
@@ -33,7 +34,7 @@ def dtype_of(created: dict[str, Any]) -> tf.DType:
     return tf.as_dtype(created["dtype"])
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: tf.Tensor) -> np.ndarray:
     return np.asarray(tf.cast(value, tf.float32))
 
 
@@ -66,17 +67,17 @@ class Replicas(Backend):
         with self.engine.scope(), tf.variable_creator_scope(self._create):
             yield
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """Create the optimizer and its slots inside it: replicas update them alike."""
         return self.engine.scope()
 
-    def _create(self, next_creator: Any, **kwargs: Any) -> Any:
+    def _create(self, next_creator: Function, **kwargs: object) -> tf.Variable:
         own = kwargs.get("aggregation", NONE) == NONE
         if self.replicas > 1 and own and dtype_of(kwargs).is_floating:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return next_creator(**kwargs)
 
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host."""
         with self.engine.scope():
             return {
@@ -84,7 +85,7 @@ class Replicas(Backend):
                 for name, variable in variables.items()
             }
 
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
         with self.engine.scope():
             for name, variable in variables.items():
@@ -104,13 +105,10 @@ class Replicas(Backend):
             return
         for layer in keras_internals.layers(model):
             if getattr(layer, "synchronized", False):
-                refuse(
-                    "model",
-                    f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
-                    "the global batch, of which each worker has a part", type(model).__name__,
-                    accepted="synchronized=False, one worker, or a strategy whose replicas meet "
-                    "in a step", typed="strategy=multiworker",
-                )  # fmt: skip
+                refuse("model", f"{type(layer).__name__} {layer.name} is synchronized=True, and "
+                       "each worker has a part of the batch", type(model).__name__,
+                       accepted="synchronized=False, or a strategy whose replicas meet",
+                       typed="strategy=multiworker")  # fmt: skip
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
@@ -120,7 +118,7 @@ class Replicas(Backend):
             tf_internals.take_gradients_as_they_are(optimizer)
 
     @property
-    def replica(self) -> Any:
+    def replica(self) -> Foreign:
         """The number of the replica that is traced, among those of the job; an int32 scalar."""
         context = tf.distribute.get_replica_context()
         assert context is not None
@@ -145,7 +143,7 @@ class Replicas(Backend):
         options = None if shared else self.input_options
         return iter(self.engine.distribute_datasets_from_function(read, options))
 
-    def distribute(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
+    def distribute(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Foreign:
         """Lay out what :func:`input_pipeline.training` or its siblings make."""
         source = inputs.train if make is input_pipeline.training else inputs.validation
         return self.iterate(
@@ -157,11 +155,11 @@ class Replicas(Backend):
             shared=isinstance(source, Stream),
         )
 
-    def run(self, step: Callable[[Any], Any], data: Any) -> Any:
+    def run(self, step: Function, data: Nest) -> Foreign:
         """Run ``step`` once on every replica, each with its part of ``data``."""
         return self.engine.run(step, args=(data,))
 
-    def reduce_local(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: tf.Tensor) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task, in or out of a graph."""
         return total(self.engine.experimental_local_results(value))
 

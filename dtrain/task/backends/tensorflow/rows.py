@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Logs, Tensor, Tensors, Variable
 from dtrain.task.backends import row_steps, rows
 from dtrain.task.backends.tensorflow.tensors import fresh, joined, total
 from dtrain.task.backends.tracing import tracing
@@ -55,7 +56,7 @@ class HeldStates:
         self._metrics: list[keras.metrics.Metric] = []
         self._variables: list[keras.Variable] = []
         self._inside = 0
-        self._stored: list[Any] = []
+        self._stored: list[Variable] = []
         end = 0
         for metric in metrics:
             begin, end = end, end + len(metric.variables)
@@ -67,7 +68,7 @@ class HeldStates:
             else:
                 self.others.append(metric)
 
-    def tried(self, call: Callable[[], Any]) -> Any:
+    def tried(self, call: Callable[[], Foreign]) -> Foreign:
         """Return what ``call`` returns; where it traces an :class:`Elsewhere`, with variables."""
         try:
             return call()
@@ -77,7 +78,7 @@ class HeldStates:
             return call()
 
     @contextlib.contextmanager
-    def begun(self) -> Iterator[list[tf.Tensor]]:
+    def begun(self) -> Iterator[Tensors]:
         """Let the metrics begin anew in what is traced inside, in a replica.
 
         Yields:
@@ -86,7 +87,7 @@ class HeldStates:
         Raises:
             Elsewhere: a tensor could not come out of where a metric is updated.
         """
-        ends: list[tf.Tensor] = []
+        ends: Tensors = []
         held = self._exchange()
         try:
             for state in held:
@@ -123,10 +124,10 @@ def _of_keras(metric: keras.metrics.Metric) -> bool:
 class _State(threading.local):
     """Stands for a variable: each thread, and so each replica, has a tensor of its own in it."""
 
-    def __init__(self, variable: Any):
+    def __init__(self, variable: Variable):
         self.dtype, self.shape, self.name = variable.dtype, variable.shape, variable.name
         self._value: tf.Tensor | None = None
-        self._graph: Any = None
+        self._graph: tf.Graph = None
 
     def begin(self) -> None:
         """Let updates come from the graph that is traced now."""
@@ -138,17 +139,17 @@ class _State(threading.local):
         assert self._value is not None
         return self._value
 
-    def assign(self, value: Any) -> tf.Tensor:
+    def assign(self, value: tf.Tensor) -> tf.Tensor:
         """Hold another tensor."""
         if tf.compat.v1.get_default_graph() is not self._graph:
             raise Elsewhere
         self._value = tf.convert_to_tensor(value, self.dtype)
         return self._value
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.end(), dtype=dtype)
 
-    def __getitem__(self, key: Any) -> tf.Tensor:
+    def __getitem__(self, key: object) -> tf.Tensor:
         return self.end()[key]
 
 
@@ -175,8 +176,8 @@ class Rows(rows.Rows):
         self.held = HeldStates(model.metrics)
 
     def vectors(
-        self, logs: dict[str, Any], rows: float, training: bool, read: Any, held: Sequence[Any] = ()
-    ) -> list[tf.Tensor]:
+        self, logs: Logs, rows: float, training: bool, read: Function, held: Sequence[Variable] = ()
+    ) -> Tensors:
         """Read and reset what one step has added, as a vector for each run of one type.
 
         Args:
@@ -200,12 +201,12 @@ class Rows(rows.Rows):
             self._strategy.reset(self.held.others if held else self._model.metrics)
         return vectors
 
-    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+    def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         pairs = zip(states, self.variables, strict=True)
-        results: list[dict[str, Any]] = self._results([fresh(s, v.dtype) for s, v in pairs])
+        results: list[Logs] = self._results([fresh(s, v.dtype) for s, v in pairs])
         return results
 
-    _results: Any = tf.function(rows.Rows.metric_results, autograph=False)
+    _results: Function = tf.function(rows.Rows.metric_results, autograph=False)
 
 
 def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -235,7 +236,7 @@ class Norms(row_steps.Norms):
         super().__init__(model, names)
         self._model = model
 
-    def in_graph(self, update: Callable[[], Any]) -> tuple[Any, dict[str, tf.Tensor]]:
+    def in_graph(self, update: Callable[[], Foreign]) -> tuple[Foreign, dict[str, tf.Tensor]]:
         """Run what updates the weights, in a graph.
 
         Returns:
@@ -248,22 +249,20 @@ class Norms(row_steps.Norms):
             return update(), {}
         weights = self._model.trainable_variables
         weights = [v for v in weights if tf.as_dtype(v.dtype).is_floating]
-        graph, squares = tf.compat.v1.get_default_graph(), list[tf.Tensor]()
+        graph, squares = tf.compat.v1.get_default_graph(), list[Tensor]()
 
-        def values() -> list[tf.Tensor]:
+        def values() -> Tensors:
             return [tf.convert_to_tensor(variable.value) for variable in weights]
 
-        def norm(tensors: list[tf.Tensor]) -> tf.Tensor:
+        def norm(tensors: Tensors) -> tf.Tensor:
             # A parameter server sends one number.
             return _root(_squares(tensors, [variable.value.device for variable in weights]))
 
-        def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
+        def note(gradients: Tensors, scale: tf.Tensor, dynamic: bool) -> None:
             if tf.compat.v1.get_default_graph() is not graph:
-                refuse("trainer.log",
-                       "the model's train_step applies gradients inside tf.cond, a loop or a "
-                       "tf.function of its own", "gradient_norm",
-                       accepted="weight_norm and update_ratio",
-                       typed="trainer.log=[weight_norm]")  # fmt: skip
+                refuse("trainer.log", "the model's train_step applies gradients inside tf.cond, a "
+                       "loop or a tf.function of its own", "gradient_norm", accepted="weight_norm "
+                       "and update_ratio", typed="trainer.log=[weight_norm]")  # fmt: skip
             if gradients:
                 square = total(_squares(gradients, [each.device for each in gradients]))
                 square = square / tf.square(tf.cast(scale, tf.float32))
@@ -283,7 +282,7 @@ class Norms(row_steps.Norms):
         return returned, {name: numbers[name]() for name in self.names}
 
 
-def _squares(tensors: Sequence[Any], devices: Sequence[str]) -> list[tf.Tensor]:
+def _squares(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Tensors:
     """Return the sum of the squares of each tensor, float32, where it is."""
     squares = []
     for tensor, device in zip(tensors, devices, strict=True):
@@ -296,5 +295,5 @@ def _squares(tensors: Sequence[Any], devices: Sequence[str]) -> list[tf.Tensor]:
     return squares
 
 
-def _root(squares: list[tf.Tensor]) -> tf.Tensor:
+def _root(squares: Tensors) -> tf.Tensor:
     return tf.sqrt(total(squares)) if squares else tf.zeros([])

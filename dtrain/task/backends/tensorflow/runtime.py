@@ -6,13 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Splits
+from dtrain.task.aliases import Batch, Function, Json, Nest, Tensor, Variable
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
@@ -39,9 +39,9 @@ def alone() -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def on_cpu() -> AbstractContextManager[Any]:
+def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[Any] = tf.device("CPU:0")
+    device: AbstractContextManager[object] = tf.device("CPU:0")
     return device
 
 
@@ -50,48 +50,48 @@ def readable(splits: Splits, target: str) -> Splits:
     return splits
 
 
-def computed(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def computed(parts: Batch) -> Batch:
     """Return examples as they are: TensorFlow has their types."""
     return parts
 
 
-def trace(function: Callable[..., Any], *specs: Any) -> None:
+def trace(function: Function, *specs: Nest) -> None:
     """Call ``function`` with tensors of these shapes; nothing is computed."""
     traced = tf.function(function, autograph=False)
     traced.get_concrete_function(*map(tensor_specs, specs))
 
 
-def buffers(model: keras.Model) -> list[tuple[str, Any]]:
+def buffers(model: keras.Model) -> list[tuple[str, Variable]]:
     """Return nothing: there are no such modules."""
     return []
 
 
-def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Nest) -> None:
     """Call a function at once: what is traced would take longer."""
     function(*examples)
 
 
-def outputs(model: keras.Model, x: Any) -> Any:
+def outputs(model: keras.Model, x: Nest) -> Nest:
     """Return what a model makes of a batch, at once."""
     return model(x, training=False)
 
 
-def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+def batches(inputs: Inputs) -> Iterator[Batch]:
     """Yield the batches of a training on one replica."""
     return iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
 
 
-def uniform(seed: Any, shape: Sequence[int]) -> tf.Tensor:
+def uniform(seed: Tensor, shape: Sequence[int]) -> tf.Tensor:
     """Return numbers from 0 to 1 that are a function of a seed."""
     return tf.random.stateless_uniform(shape, seed=seed)
 
 
-def fold_in(seed: Any, number: int) -> tf.Tensor:
+def fold_in(seed: Tensor, number: int) -> tf.Tensor:
     """Return another seed, for each number one."""
     return tf.random.experimental.stateless_fold_in(seed, number)
 
 
-def arithmetic() -> dict[str, Any]:
+def arithmetic() -> Json:
     """Return what the last bits of a number depend on, on a CPU."""
     return {
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
@@ -104,7 +104,7 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
     return np.asarray(tf.convert_to_tensor(variable.value))
 
 
-def variable(value: Any, dtype: str) -> Any:
+def variable(value: Tensor, dtype: str) -> Variable:
     """Return a variable of TensorFlow's, of this process alone."""
     return tf.Variable(value, dtype=dtype)
 

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Tensor, Variable
 
 #: Subclasses may do anything.
 KINDS = (keras.optimizers.Adam, keras.optimizers.AdamW)
@@ -26,10 +27,10 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
     if type(optimizer) not in KINDS or optimizer.amsgrad:
         return
     original, apply = optimizer.update_step, optimizer.apply
-    rates: dict[Any, tuple[Any, tf.Tensor]] = {}
+    rates: dict[object, tuple[tf.Tensor, tf.Tensor]] = {}
     updates: list[None] = []  # that are being traced, of each replica one
 
-    def applied(*args: Any, **kwargs: Any) -> Any:
+    def applied(*args: object, **kwargs: object) -> Foreign:
         rates.clear()  # each update has a step size of its own
         updates.append(None)
         try:
@@ -37,7 +38,7 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
         finally:
             updates.pop()
 
-    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(gradient: tf.Tensor, variable: Variable, learning_rate: tf.Tensor) -> None:
         plain = isinstance(gradient, tf.Tensor) and variable.dtype in TYPES
         if not (plain and updates):
             original(gradient, variable, learning_rate)
@@ -53,14 +54,14 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
     optimizer.apply, optimizer.update_step = applied, update_step
 
 
-def _rate(optimizer: Any, learning_rate: Any, dtype: tf.DType) -> tf.Tensor:
+def _rate(optimizer: Foreign, learning_rate: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Return the step size, as Keras computes it for each weight."""
     step = tf.cast(optimizer.iterations + 1, dtype)
     powers = [tf.pow(tf.cast(beta, dtype), step) for beta in (optimizer.beta_1, optimizer.beta_2)]
     return tf.cast(learning_rate, dtype) * tf.sqrt(1 - powers[1]) / (1 - powers[0])
 
 
-def _update(optimizer: Any, gradient: Any, variable: Any, slots: Any, rate: tf.Tensor) -> None:
+def _update(optimizer: Any, gradient: Tensor, variable: Variable, slots: Any, rate: Tensor) -> None:
     dtype = variable.dtype
     gradient = tf.cast(gradient, dtype)
     targets = gradient, tf.square(gradient)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from dtrain.task.aliases import Foreign, Function
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals, short_adam
 from dtrain.task.backends.tensorflow.base import Strategy
@@ -74,11 +74,11 @@ class CentralStorage(Strategy):
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.experimental.CentralStorageStrategy(devices))
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """As for the model: a central variable has one value, which replicas must agree on."""
         return self.scope()
 
-    def _create(self, next_creator: Any, **kwargs: Any) -> Any:
+    def _create(self, next_creator: Function, **kwargs: object) -> tf.Variable:
         """Create variables centrally, and those of metrics once a replica.
 
         Keras adds to a metric by reading it and assigning the sum. With one central variable
@@ -116,7 +116,7 @@ class ReplicaLocal:
         replica = tf.get_static_value(context.replica_id_in_sync_group)
         return self._copies[int(replica)]
 
-    def assign(self, value: tf.Tensor) -> Any:
+    def assign(self, value: tf.Tensor) -> tf.Tensor:
         """Set this replica's copy; outside the replicas, the first to ``value``, others to 0."""
         own = self._own()
         if own is not None:
@@ -126,15 +126,15 @@ class ReplicaLocal:
             copy.assign(tf.zeros_like(value))
         return self._copies[0].assign(value)
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         own = self._own()
         value = total(self._copies) if own is None else own
         return tf.convert_to_tensor(value, dtype=dtype)
 
-    def __getitem__(self, key: Any) -> tf.Tensor:
+    def __getitem__(self, key: object) -> tf.Tensor:
         return self.__tf_tensor__()[key]
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Foreign:
         """Return the sum over the replicas."""
         return self.__tf_tensor__().numpy()
 

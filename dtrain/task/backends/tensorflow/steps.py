@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task.aliases import Foreign, Function, Logs, Nest, Tensors, Variable
 from dtrain.task.backends import host
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import RowSteps
@@ -54,10 +55,10 @@ class Waiting(host.Waiting):
     def __init__(self, ordered: bool = True):
         super().__init__()
         self._ordered = ordered
-        self._ready: Any = None
-        self.seconds: Any = None
+        self._ready: tf.Tensor = None
+        self.seconds: Variable = None
 
-    def fetched(self, fetch: Callable[[], Any], quick: bool = False) -> Any:
+    def fetched(self, fetch: Callable[[], Foreign], quick: bool = False) -> Foreign:
         """Return what ``fetch`` returns, the input of the step that is traced from here on.
 
         Args:
@@ -74,7 +75,7 @@ class Waiting(host.Waiting):
         self.seconds = self._ready - begin
         return data
 
-    def entered(self, data: Any) -> Any:
+    def entered(self, data: Nest) -> Nest:
         """Return the input of a replica, after the timestamp that ends the wait for it.
 
         ORDER: on a single core what computes would run first, and be taken for input.
@@ -93,7 +94,7 @@ class Waiting(host.Waiting):
         self.traced()
         return tf.concat([row, tf.stack([self.seconds, tf.ones([], tf.float64)])], 0)
 
-    def _now(self, tensors: list[Any]) -> tf.Tensor:
+    def _now(self, tensors: Tensors) -> tf.Tensor:
         """Return the time at which ``tensors`` are there, float64; in a graph."""
         if not self.measured:
             return tf.zeros([], tf.float64)
@@ -129,8 +130,8 @@ class Steps(RowSteps):
         model: keras.Model,
         strategy: Replicas,
         inputs: Inputs,
-        train_iterator: Any | None,
-        evaluation_iterator: Any | None,
+        train_iterator: Foreign,
+        evaluation_iterator: Foreign,
         jit_compile: bool = False,
         in_loop: InLoop | None = None,
     ):
@@ -143,13 +144,13 @@ class Steps(RowSteps):
         self._global_batch = inputs.global_batch
         self.evaluation_batch = inputs.evaluation_batch
         self._trains = inputs.train is not None
-        self._train_iterator: Any = train_iterator
+        self._train_iterator: Foreign = train_iterator
         self._reads = in_loop or FromIterator(train_iterator)
-        self._evaluation_iterator: Any = evaluation_iterator
-        self._evaluate: Any = None
+        self._evaluation_iterator: Foreign = evaluation_iterator
+        self._evaluate: Foreign = None
         self._draws = random_draws.EvaluationDraws()
         #: Of a training step on one replica, once it was traced.
-        self.graph: Any = None
+        self.graph: tf.Graph = None
         #: How long training steps wait for their input.
         self.waiting = Waiting()
         self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
@@ -160,7 +161,7 @@ class Steps(RowSteps):
         self._draws_of_any_shape = has_draws_of_any_shape(model)
         self._train_step = self._made_step()
 
-    def _made_step(self) -> Any:
+    def _made_step(self) -> Foreign:
         """Return a step of one replica, compiled where that is asked for."""
         if not self._jit_compile:
             return self._train_part
@@ -218,10 +219,10 @@ class Steps(RowSteps):
         self._draws.advance(-(-examples // self.evaluation_batch))
         return self._rows.sums(outcome.numpy(), examples, training=False)
 
-    def _traced_evaluation(self) -> Any:
+    def _traced_evaluation(self) -> Foreign:
         """Return the function of many evaluation steps."""
 
-        def trace() -> Any:
+        def trace() -> Foreign:
             # Of an object of its own: TensorFlow warns of functions that are traced often.
             function = tf.function(functools.partial(self._evaluate_steps), autograph=False)
             if self._strategy.replicas > 1:  # how often one draws decides on seeds of the second
@@ -231,7 +232,7 @@ class Steps(RowSteps):
         return self._draws.traced(trace)
 
     # Keras does not put a step through AutoGraph, and neither do these loops.
-    def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
+    def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Foreign:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
         rows_of_steps = self._repeat(
@@ -240,14 +241,14 @@ class Steps(RowSteps):
         tf_internals.optimize_dependencies()
         return rows_of_steps
 
-    _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
+    _train: Foreign = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
 
-    def _evaluate_steps(self, steps: tf.Tensor) -> Any:
+    def _evaluate_steps(self, steps: tf.Tensor) -> Foreign:
         # Full steps and the rest by one function: tracing is the most of a short evaluation.
         read = functools.partial(next, self._evaluation_iterator)
         return self._repeat(steps, self._drawn_part, lambda _: read(), rows=1, training=False)
 
-    def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
+    def _drawn_part(self, data: Nest, turn: tf.Tensor) -> Nest:
         """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch.
 
         Returns:
@@ -260,7 +261,7 @@ class Steps(RowSteps):
         with random_draws.evaluating(batch, self._draws):
             return self._part(data), ()
 
-    def _train_part(self, data: Any) -> Any:
+    def _train_part(self, data: Nest) -> Nest:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
@@ -271,18 +272,18 @@ class Steps(RowSteps):
         self.graph = tf.compat.v1.get_default_graph()
         return logs, states
 
-    def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
+    def _drawn(self, data: Nest, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
         if rows > 1 and not self._draws_of_any_shape:
             return None
         return self._one_device.draws(data, rows)
 
-    def _trained(self, data: Any, rows: Any, **traced: Any) -> dict[str, tf.Tensor]:
+    def _trained(self, data: Nest, rows: tf.Tensor, **traced: object) -> dict[str, tf.Tensor]:
         """Run a training step; return the norms that are logged, too."""
         logs, measured = self._norms.in_graph(lambda: self._logs(data, rows, True, **traced))
         return {**logs, **measured}
 
-    def _logs(self, data: Any, rows: Any, training: bool, **traced: Any) -> dict[str, tf.Tensor]:
+    def _logs(self, data: Nest, rows: tf.Tensor, training: bool, **traced: object) -> Logs:
         """Run a step of Keras' on a batch of ``rows``; return its numbers that no metric holds."""
         for metric in self._rows.averaged:
             metric.reset_state()
@@ -290,7 +291,7 @@ class Steps(RowSteps):
         with tracing(rows=rows, results=[], **traced):
             return self._rows.logs(step(unwrapped(data)), training)
 
-    def _part(self, data: Any) -> Any:
+    def _part(self, data: Nest) -> Nest:
         """Evaluate the real rows only; a replica that has none does nothing.
 
         Weights of zero would not do: Keras divides the loss by the number of rows, padding
@@ -302,29 +303,29 @@ class Steps(RowSteps):
         batch, count = data
         names: list[str] = []
 
-        def some() -> Any:
+        def some() -> Nest:
             logs = self._counted(self._real(batch, count), count)
             names.extend(logs)
             return logs
 
-        def none() -> Any:
+        def none() -> Nest:
             return {name: tf.constant(0.0) for name in names}
 
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, none)
 
-    def _counted(self, batch: Any, count: tf.Tensor) -> Any:
+    def _counted(self, batch: Nest, count: tf.Tensor) -> Nest:
         with random_draws.seeded(self._seed):
             logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
         weights = self._rows.weights(logs, count)
         return {name: value * tf.cast(weights[name], tf.float32) for name, value in logs.items()}
 
-    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+    def _real(self, batch: Nest, count: tf.Tensor) -> Nest:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
         return tuple(nest.mapped(lambda part: part[:count], batch))
 
     def _repeat(
-        self, steps: tf.Tensor, step: Any, read: Any, rows: float, training: bool
+        self, steps: tf.Tensor, step: Function, read: Function, rows: float, training: bool
     ) -> tf.Tensor:
         """Return a row for each of ``steps`` steps, over all tasks by one reduction.
 
@@ -348,7 +349,7 @@ class Steps(RowSteps):
         width = self._rows.size(training) + (self.waiting.width if training else 0)
         return self._strategy.all_reduce(tf.ensure_shape(all_rows, [None, width]))
 
-    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+    def _one(self, step: Function, data: Nest, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
         logs, states = self._strategy.run(step, data)
         reduce = self._strategy.reduce_local

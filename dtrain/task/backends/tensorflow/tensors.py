@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Tensors
 from dtrain.task.backends.tensorflow.keras_internals import unwrapped
 from dtrain.task.model import train_state
 
 
-def fresh(value: Any, dtype: Any = None) -> tf.Tensor:
+def fresh(value: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
     """Return a number or an array as a tensor of which TensorFlow keeps nothing.
 
     Of every Python number that becomes a tensor (NumPy's float64 is one) it keeps that tensor for
@@ -24,7 +24,7 @@ def fresh(value: Any, dtype: Any = None) -> tf.Tensor:
     return tf.constant(np.asarray(value), dtype)
 
 
-def total(parts: Sequence[Any]) -> tf.Tensor:
+def total(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """Add tensors of one shape up, in their order.
 
     ``tf.add_n`` begins with whichever of them it may write over, which depends on what other
@@ -34,20 +34,20 @@ def total(parts: Sequence[Any]) -> tf.Tensor:
     return tf.reduce_sum(tf.stack(tensors), axis=0) if len(tensors) > 1 else tensors[0]
 
 
-def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
+def joined(values: Tensors) -> Tensors:
     """Join tensors of any shapes, a vector for each run of one type."""
     return [
         _joined(list(group)) for _, group in itertools.groupby(values, lambda value: value.dtype)
     ]
 
 
-def _joined(values: list[tf.Tensor]) -> tf.Tensor:
+def _joined(values: Tensors) -> tf.Tensor:
     if all(value.shape.rank == 0 for value in values):
         return tf.stack(values)  # one operation
     return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
 
 
-def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
+def flat(vectors: Tensors) -> tf.Tensor:
     """Join vectors of any types into one float64 ``[m]``."""
     parts = [tf.cast(vector, tf.float64) for vector in vectors]
     return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
@@ -60,7 +60,7 @@ ASSIGNS = (
 )  # fmt: skip
 
 
-def unsaved(model: keras.Model, graph: Any) -> list[str]:
+def unsaved(model: keras.Model, graph: tf.Graph) -> list[str]:
     """Return the names of variables that a training step assigns and that no checkpoint has.
 
     Args:

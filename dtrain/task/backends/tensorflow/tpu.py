@@ -12,7 +12,6 @@ import dataclasses
 import socket
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -22,6 +21,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
+from dtrain.task.aliases import Batch, Foreign, Function, Nest, Tensors
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
@@ -55,21 +55,19 @@ class StaticSteps(Steps):
             training = strategy.distribute(input_pipeline.training, inputs)
         super().__init__(model, strategy, inputs, training, None)
         self.waiting = Waiting(ordered=False)
-        self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
+        self._ends: list[tuple[Foreign, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return
         if isinstance(held, Stream):
-            refuse("strategy",
-                   "the validation is a stream, of whose last batch a part goes to each core",
-                   "tpu", accepted="a validation with random access, or none",
+            refuse("strategy", "the validation is a stream, of whose last batch a part goes to "
+                   "each core", "tpu", accepted="a validation with random access, or none",
                    typed="strategy=mirrored")  # fmt: skip
         if inputs.stretches is not None:
-            refuse("evaluate.by",
-                   "slices are evaluated in batches of many sizes, and XLA must know every size",
-                   "strategy=tpu", accepted="another strategy",
+            refuse("evaluate.by", "slices are evaluated in batches of many sizes, and XLA must "
+                   "know every size", "strategy=tpu", accepted="another strategy",
                    typed="strategy=one_device")  # fmt: skip
 
-        def stretch(first: int, examples: int, batch: int) -> Any:
+        def stretch(first: int, examples: int, batch: int) -> Foreign:
             part = Stretch(held, first, examples)
             given = dataclasses.replace(
                 inputs, validation=part, global_batch=batch, validation_batch=None,
@@ -115,14 +113,14 @@ class StaticSteps(Steps):
         row = self._one(lambda data: (part(data), ()), next(iterator), 1, training=False)
         return self._strategy.all_reduce(row[None])
 
-    def _part(self, data: Any) -> Any:
+    def _part(self, data: Nest) -> Nest:
         return self._counted(*data)  # all rows are real
 
-    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+    def _real(self, batch: Nest, count: tf.Tensor) -> Nest:
         return batch  # one row
 
-    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
-        def replica(part: Any) -> list[tf.Tensor]:
+    def _one(self, step: Function, data: Nest, rows: float, training: bool) -> tf.Tensor:
+        def replica(part: Nest) -> Tensors:
             logs, states = step(part)
             return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, states)
 
@@ -149,11 +147,11 @@ class Stretch(Source):
     def __len__(self) -> int:
         return self._examples
 
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: tf.Tensor) -> Batch:
         """Return as :meth:`gather`, at once."""
         return nest.mapped(np.asarray, self.gather(indices))
 
-    def gather(self, indices: Any) -> tuple[Any, ...]:
+    def gather(self, indices: tf.Tensor) -> Batch:
         """Return the examples at ``indices``, counted from the first."""
         return take(self._source, indices + self._first)
 
@@ -189,11 +187,9 @@ class TPU(Strategy):
         except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
             words = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(":")
             reason = textwrap.shorten(words, 120, placeholder="...")
-            raise UsageError(
-                "strategy.tpu", f"TensorFlow finds no such TPU ({reason})", tpu or "null",
-                accepted="local, with a TPU and TensorFlow for it (tensorflow-tpu), a name, or grpc://HOST:PORT",
-                typed="strategy=mirrored",
-            ) from None  # fmt: skip
+            raise UsageError("strategy.tpu", f"TensorFlow finds no such TPU ({reason})",
+                             tpu or "null", accepted="local, with tensorflow-tpu, a name, or "
+                             "grpc://HOST:PORT", typed="strategy=mirrored") from None  # fmt: skip
         cores = len(tf.config.list_logical_devices("TPU"))
         if cores != len(devices):
             refuse("hardware.devices", f"this TPU has {cores} cores", len(devices),

@@ -10,16 +10,17 @@ import torch
 
 from dtrain.data import nest
 from dtrain.errors import refuse
+from dtrain.task.aliases import Nest, Tensor
 from dtrain.task.data.batch_reader import refuse_texts
 
 #: What types become that PyTorch has not, or that weights have not.
-CHANGED: dict[Any, np.dtype[Any]] = {
+CHANGED: dict[object, np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32), np.dtype(np.uint32): np.dtype(np.int64),
     np.dtype(np.uint64): np.dtype(np.int64), np.dtype(np.float64): np.dtype(np.float32),
 }  # fmt: skip
 
 
-def computed(batch: Any) -> Any:
+def computed(batch: Nest) -> Nest:
     """Return a batch, a nest of arrays ``[b, ...]``, in the types that PyTorch has.
 
     Raises:
@@ -28,7 +29,7 @@ def computed(batch: Any) -> Any:
     return nest.mapped(_changed, batch)
 
 
-def _changed(leaf: Any) -> np.ndarray:
+def _changed(leaf: object) -> np.ndarray:
     array = np.asarray(leaf)
     refuse_texts(array, "PyTorch")
     dtype = CHANGED.get(array.dtype)
@@ -40,7 +41,7 @@ def _changed(leaf: Any) -> np.ndarray:
     return array.astype(dtype)
 
 
-def put(batch: Any) -> Any:
+def put(batch: Nest) -> Nest:
     """Return a batch as tensors on the device of this process.
 
     Raises:
@@ -54,6 +55,6 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return keras.ops.convert_to_tensor(torch.from_numpy(own))
 
 
-def whole(value: Any) -> Any:
+def whole(value: Tensor) -> Tensor:
     """Return a tensor whose parts are on several devices as one; another as it is."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import torch
@@ -69,7 +68,7 @@ class Draws:
             if offset:
                 change("add_", self.words, -offset)
 
-    def state(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[object, ...]:
         """Return what tells whether anything was drawn since."""
         cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else []
         own = [variable.value.tolist() for variable in self.states]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +15,7 @@ from dtrain.data import nest
 from dtrain.errors import TrainingError
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS, RECORD
+from dtrain.task.aliases import Batch, Foreign, Json, Nest
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.keras_internals import load_program
 from dtrain.task.backends.torch.plain import PlainModel
@@ -25,7 +25,7 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 _LONGEST = 300  # characters of PyTorch's messages
 
 
-def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(x: Nest) -> tuple[Batch, dict[str, Nest]]:
     """Return the arguments that a module is called with (:meth:`PlainModel.call`)."""
     if isinstance(x, dict):
         return (), x
@@ -33,7 +33,7 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def write(
-    model: PlainModel, name: str, path: Path, x: Any, inputs: list[str], outputs: list[str]
+    model: PlainModel, name: str, path: Path, x: Nest, inputs: list[str], outputs: list[str]
 ) -> None:
     """Write a module, which takes batches of any size.
 
@@ -51,7 +51,7 @@ def write(
         return
     args, kwargs = _arguments(put(x))
     any_size = {0: torch.export.Dim("batch", min=1)}
-    shapes: Any = {name: any_size for name in kwargs} if kwargs else (any_size,) * len(args)
+    shapes: Foreign = {name: any_size for name in kwargs} if kwargs else (any_size,) * len(args)
     program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
     if name == "onnx":
         torch.onnx.export(
@@ -78,7 +78,7 @@ class Program:
 
     platform = "pytorch_pt2"
 
-    def __init__(self, path: str, signature: Mapping[str, Any]):
+    def __init__(self, path: str, signature: Json):
         if not signature:
             raise TrainingError(f"it has no {RECORD}, which names its inputs and outputs")
         self.inputs, self.outputs = signature["inputs"], signature["outputs"]
@@ -110,7 +110,7 @@ def configure(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def program(path: Path) -> tuple[Any, Any]:
+def program(path: Path) -> tuple[Foreign, Foreign]:
     """Return the module in a file of ``torch.export``, and some inputs that it takes."""
     (args, kwargs), module = load_program(path)
     return module, kwargs or args
@@ -121,7 +121,7 @@ def load_weights(model: PlainModel, path: Path) -> None:
     safetensors.torch.load_model(model.module, str(path))
 
 
-def run(module: Any, x: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
+def run(module: Foreign, x: Nest, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
     """Return what a module computes, as a function of arrays by name.
 
     Args:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from dtrain.errors import refuse
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Variable
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.plain import STEPS, PlainModel, named_parameters
 from dtrain.task.backends.torch.strategy import OneDevice
@@ -37,7 +37,7 @@ class FullySharded(OneDevice):
         options: for JAX; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], **options: Any):
+    def __init__(self, devices: list[str], **options: object):
         super().__init__(devices)
         self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
         self._mesh: DeviceMesh | None = None
@@ -52,12 +52,9 @@ class FullySharded(OneDevice):
             UsageError: it is no plain module, or it has sparse gradients.
         """
         if not isinstance(model, PlainModel):
-            refuse(
-                "strategy", f"{type(model).__name__} is a model of Keras', and PyTorch "
-                "shards plain modules (torch.nn.Module)", "fsdp",
-                accepted="a function that returns a module, or the backend that shards models of "
-                "Keras'", typed="backend=jax",
-            )  # fmt: skip
+            refuse("strategy", f"{type(model).__name__} is a model of Keras', and PyTorch shards "
+                   "modules", "fsdp", accepted="a function that returns a torch.nn.Module, or "
+                   "backend=jax", typed="backend=jax")  # fmt: skip
         super().place(model)
         if self._mesh is None:
             return
@@ -89,13 +86,12 @@ class FullySharded(OneDevice):
             UsageError: it is one.
         """
         if keras_internals.is_of_keras(type(optimizer)) and self._mesh is not None:
-            refuse("optimizer",
-                   "is an optimizer of Keras', and weights in parts are updated by PyTorch's",
-                   type(optimizer).__name__, accepted="torch.optim.*",
+            refuse("optimizer", "is an optimizer of Keras', and weights in parts are updated by "
+                   "PyTorch's", type(optimizer).__name__, accepted="torch.optim.*",
                    typed="optimizer=custom optimizer._target_=torch.optim.AdamW")  # fmt: skip
 
     @torch.no_grad()
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host, whole; every task does."""
         return {
             name: np.array(keras.ops.convert_to_numpy(whole(variable.value)))
@@ -103,7 +99,7 @@ class FullySharded(OneDevice):
         }
 
     @torch.no_grad()
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name; large ones are those of the chief."""
         for name, variable in variables.items():
             value, array = variable.value, arrays[name]

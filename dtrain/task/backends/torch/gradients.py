@@ -27,6 +27,7 @@ import torch
 from torch import distributed
 
 from dtrain.errors import refuse
+from dtrain.task.aliases import Foreign, Function, Nest, Tensor, Tensors
 from dtrain.task.backends import across
 from dtrain.task.backends.torch.keras_internals import change, divide_added_losses, is_transformed
 from dtrain.task.backends.tracing import now, tracing
@@ -64,14 +65,14 @@ class _Gathered(torch.autograd.Function):
     """Tensors of all replicas: ``[n, ...]`` of each to ``[replicas, n, ...]``."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Foreign, x: torch.Tensor) -> torch.Tensor:
         """Gather."""
         parts = [torch.empty_like(x) for _ in range(distributed.get_world_size())]
         distributed.all_gather(parts, x.contiguous())
         return torch.stack(parts)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Foreign, *upstream: torch.Tensor) -> torch.Tensor:
         """Add up what the replicas' losses depend on this replica's values by.
 
         The mean over the replicas comes later, where gradients of parameters are averaged.
@@ -87,7 +88,7 @@ def gathered(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def mean(values: list[Any]) -> list[torch.Tensor]:
+def mean(values: Sequence[Tensor]) -> list[torch.Tensor]:
     """Return the means of scalars over the replicas, by one all-reduce."""
     step = current()
     assert step is not None
@@ -102,22 +103,20 @@ def install() -> None:
     divide_losses_by_global_batch(current, mean)
     use_moments(_keras_moments)
     divide_added_losses(lambda: now().parts)
-    autograd: Any = torch.autograd
+    autograd: Foreign = torch.autograd
     if getattr(autograd.backward, "by_dtrain", False):
         return
     autograd.backward = _wrapped(autograd.backward, _backward, _note_all)
     autograd.grad = _wrapped(autograd.grad, _grad, _note_of_parameters)
-    functional: Any = torch.nn.functional
+    functional: Foreign = torch.nn.functional
     functional.batch_norm = _marked(functional.batch_norm, _batch_norm)
-    variable: Any = keras.Variable
+    variable: Foreign = keras.Variable
     variable.assign = _marked(variable.assign, _assign)
 
 
-def _wrapped(
-    original: Callable[..., Any], averaging: Callable[..., Any], note: Callable[..., None]
-) -> Callable[..., Any]:
+def _wrapped(original: Function, averaging: Function, note: Callable[..., None]) -> Function:
     @functools.wraps(original)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> Nest:
         traced = now()
         if traced.targets is not None and not traced.inside:
             note(traced.targets, *args, **options)
@@ -133,19 +132,19 @@ def _wrapped(
     return call
 
 
-def _note_all(targets: list[Any], tensors: Any, *args: Any, **options: Any) -> None:
+def _note_all(targets: Tensors, tensors: Nest, *args: object, **options: object) -> None:
     targets.extend(keras.tree.flatten(tensors))
 
 
 def _note_of_parameters(
-    targets: list[Any], outputs: Any, inputs: Any, *args: Any, **options: Any
+    targets: Tensors, outputs: Nest, inputs: Nest, *args: object, **options: object
 ) -> None:
     # Of inputs, such as a gradient penalty's, each replica has its own.
     if any(isinstance(each, torch.nn.Parameter) for each in keras.tree.flatten(inputs)):
         targets.extend(keras.tree.flatten(outputs))
 
 
-def _backward(step: Step, returned: None, *args: Any, **options: Any) -> None:
+def _backward(step: Step, returned: None, *args: object, **options: object) -> None:
     parameters = [each for each in step.parameters if each.requires_grad]
     gradients = [each.grad for each in parameters]
     for parameter, gradient in zip(parameters, reduced(step, parameters, gradients), strict=True):
@@ -161,7 +160,7 @@ def _grad(step: Step, gradients: Any, outputs: Any, inputs: Any, *args: Any, **o
         raise across.gradients_of_examples("train_step")
     chosen, parameters = [gradients[i] for i in places], [sources[i] for i in places]
     if any(each is not None and each.requires_grad for each in chosen):  # of create_graph=True
-        averaged: Iterable[Any] = [
+        averaged: Iterable[Tensor] = [
             gathered(torch.zeros_like(p) if g is None else g).sum(0)
             / (1 if step.summed else step.replicas)
             for p, g in zip(parameters, chosen, strict=True)
@@ -213,20 +212,20 @@ def reduced(
 
 def note_divisors() -> None:
     """Let losses of classes say what they are divided by, once in a process."""
-    functional: Any = torch.nn.functional
+    functional: Foreign = torch.nn.functional
     if not getattr(functional.cross_entropy, "by_dtrain", False):
         for name in ("cross_entropy", "nll_loss"):
             original = getattr(functional, name)
             setattr(functional, name, _marked(original, _of_classes, _dividing))
 
 
-def _dividing() -> Any:
+def _dividing() -> object:
     return current() or now().divisors
 
 
-def _marked(original: Any, of_replicas: Any, asked: Callable[[], Any] = current) -> Any:
+def _marked(original: Function, of_replicas: Function, asked: Function = current) -> Function:
     @functools.wraps(original)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> Nest:
         if asked() is None:
             return original(*args, **options)
         return of_replicas(original, *args, **options)
@@ -236,7 +235,7 @@ def _marked(original: Any, of_replicas: Any, asked: Callable[[], Any] = current)
     return call
 
 
-def _assign(original: Any, variable: keras.Variable, value: Any) -> Any:
+def _assign(original: Function, variable: keras.Variable, value: Tensor) -> Foreign:
     step = current()
     # What a weight is assigned without gradients an optimizer assigns it: that is the same already.
     if step is not None and id(variable) in step.kept and not now().inside:
@@ -248,7 +247,7 @@ def _assign(original: Any, variable: keras.Variable, value: Any) -> Any:
     return original(variable, value)
 
 
-def moments(values: torch.Tensor, axes: list[int], mask: Any = None) -> tuple[Any, Any, Any]:
+def moments(values: torch.Tensor, axes: list[int], mask: Tensor = None) -> tuple[Tensor, ...]:
     """Return mean and variance of the global batch along axes, and of how many values they are.
 
     Those of the replicas are combined as of Chan et al. 1979 (Updating Formulae and a Pairwise
@@ -271,7 +270,7 @@ def moments(values: torch.Tensor, axes: list[int], mask: Any = None) -> tuple[An
     return mean, (others + between).sum(0) / total.clamp(min=1), total
 
 
-def _keras_moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
+def _keras_moments(original: Function, layer: keras.Layer, inputs: Tensor, mask: Tensor) -> Nest:
     """Return what a ``BatchNormalization`` of Keras' normalises by."""
     if current() is None:
         return original(layer, inputs, mask)
@@ -283,12 +282,12 @@ def _keras_moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
 
 
 def _batch_norm(
-    original: Any,
+    original: Function,
     input: torch.Tensor,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor = None,
+    bias: Tensor = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
@@ -316,15 +315,15 @@ def _batch_norm(
 
 
 def _of_classes(
-    original: Any,
+    original: Function,
     input: torch.Tensor,
     target: torch.Tensor,
-    weight: Any = None,
-    size_average: Any = None,
+    weight: Tensor = None,
+    size_average: object = None,
     ignore_index: int = -100,
-    reduce: Any = None,
+    reduce: object = None,
     reduction: str = "mean",
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """Divide a loss of classes by the weights of the global batch, without what is ignored."""
     step, divisors = current(), now().divisors
@@ -334,7 +333,7 @@ def _of_classes(
     if step is not None and (size_average is not None or reduce is not None):
         refuse("trainer.loss",
                "is called with size_average or reduce, which PyTorch has deprecated",
-               original.__name__, accepted="reduction", typed="reduction='mean'")  # fmt: skip
+               original.__name__, accepted="reduction", hint="reduction='mean'")  # fmt: skip
     if reduction != "mean" or target.is_floating_point():  # probabilities are never ignored
         return loss
     counts = target != ignore_index

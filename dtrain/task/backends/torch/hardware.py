@@ -150,9 +150,8 @@ def configure(
     device = "cpu"  # not cpu:0, which is another device to PyTorch than that of its tensors
     if cluster.device_kind == "gpu" and task.devices:
         if not torch.cuda.device_count():
-            refuse("hardware", "PyTorch has no GPU here", "gpu",
-                   accepted="a machine with one, or hardware=cpu",
-                   typed="hardware=cpu")  # fmt: skip
+            refuse("hardware", "PyTorch has no GPU here", "gpu", accepted="a machine with one, or "
+                   "hardware=cpu", typed="hardware=cpu")  # fmt: skip
         device = "cuda:0"  # of those of the host the launcher leaves it one
         torch.cuda.set_device(device)
         if deterministic:

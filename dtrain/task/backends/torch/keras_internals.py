@@ -33,6 +33,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtrain.errors import TrainingError
+from dtrain.task.aliases import Foreign, Function, Nest, Tensor
 from dtrain.task.keras_internals.model import ONE_REPLICA, function, unknown
 
 
@@ -45,14 +46,14 @@ def divide_added_losses(parts: Callable[[], int]) -> None:
     Raises:
         TrainingError: this version of Keras adds them in another way.
     """
-    kind: Any = keras.Model
+    kind: Foreign = keras.Model
     original = function(kind, "_aggregate_additional_loss", ["self", "loss"])
     if original is None:
         raise unknown("adds the losses of layers", ONE_REPLICA)
     if not getattr(original, "by_dtrain", False):
 
         @functools.wraps(original)
-        def divided(self: Any, loss: Any) -> Any:
+        def divided(self: Foreign, loss: Tensor) -> Tensor:
             return original(self, loss) / parts()
 
         # A mark on a function, which types of functions do not have.
@@ -60,7 +61,7 @@ def divide_added_losses(parts: Callable[[], int]) -> None:
         kind._aggregate_additional_loss = divided
 
 
-def summed_states(metric: Any) -> dict[str, torch.Tensor] | None:
+def summed_states(metric: Foreign) -> dict[str, torch.Tensor] | None:
     """Return what states of a metric begin with, by name; None where one is no sum from 0 on."""
     reductions, states = getattr(metric, "_reductions", None), metric.metric_state
     if not reductions or reductions.keys() != states.keys():
@@ -107,7 +108,7 @@ class Watching(TorchDispatchMode):
         watch: is given the name of the operation, and what it has returned.
     """
 
-    def __init__(self, watch: Callable[[str, Any], None]):
+    def __init__(self, watch: Callable[[str, Nest], None]):
         super().__init__()
         self._watch = watch
 
@@ -122,7 +123,7 @@ def gradient_lines() -> list[tuple[str, int]] | None:
 
     It is known in anomaly mode. None: no gradient is computed.
     """
-    node: Any = torch._C._current_autograd_node()
+    node: Foreign = torch._C._current_autograd_node()
     if node is None:
         return None
     text = "".join(node.metadata.get("traceback_", []))
@@ -153,7 +154,7 @@ _TEXTS = {
 }  # fmt: skip
 
 
-def load_program(path: Path) -> tuple[Any, Callable[..., Any]]:
+def load_program(path: Path) -> tuple[Foreign, Function]:
     """Return the example inputs of a program, and the module that it is.
 
     Raises:
@@ -177,7 +178,7 @@ def load_program(path: Path) -> tuple[Any, Callable[..., Any]]:
     return program.example_inputs, program.module(check_guards=False)
 
 
-def _check(node: Any, field: str) -> None:
+def _check(node: object, field: str) -> None:
     if isinstance(node, dict):
         for name, value in node.items():
             _check(name, "")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import torch
 
 from dtrain.errors import refuse
+from dtrain.task.aliases import Foreign, Function, Tensor
 from dtrain.task.backends.torch.keras_internals import summed_states
 
 #: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
@@ -37,13 +37,13 @@ class Loss(keras.losses.Loss):
         function: a module, or a function.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Function):
         name = getattr(function, "__name__", type(function).__name__)
         super().__init__(name=name)
         self.__name__ = name
         object.__setattr__(self, "function", function)
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Any:
         """Return the loss of a batch, one number.
 
         Raises:
@@ -57,21 +57,19 @@ class Loss(keras.losses.Loss):
         shapes = tuple(y_true.shape), tuple(y_pred.shape)
         of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
         if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
-            refuse(
-                "trainer.loss", f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
-                "PyTorch would compare each with all", name,
-                accepted="outputs of the targets' shape",
-                hint="outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
-            )  # fmt: skip
+            refuse("trainer.loss", f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
+                   "each would meet all", name, accepted="outputs of the targets' shape",
+                   hint="outputs.squeeze(-1), or outputs.reshape(targets.shape), in the "
+                   "module")  # fmt: skip
         loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.ndim:
             refuse("trainer.loss", f"has the shape {tuple(loss.shape)}, and is to be one number",
                    name, accepted="a loss with reduction=mean or sum",
-                   typed="reduction='mean'")  # fmt: skip
+                   hint="reduction='mean'")  # fmt: skip
         return loss
 
 
-def loss(value: Any) -> Any:
+def loss(value: Foreign) -> Foreign:
     """Return a loss that takes ``(outputs, targets)`` as Keras calls one; another as it is."""
     if isinstance(value, torch.nn.Module):
         return Loss(value)
@@ -97,7 +95,7 @@ class Metric(keras.metrics.Metric):
     #: What :func:`dtrain.task.backends.step_logs.adds_up` asks for.
     adds_up = True
 
-    def __init__(self, metric: Any):
+    def __init__(self, metric: Foreign):
         kind = type(metric).__name__
         super().__init__(name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower())
         if kind.startswith(("Binary", "Multilabel", "Multiclass")):
@@ -105,11 +103,10 @@ class Metric(keras.metrics.Metric):
             self.separate = not kind.startswith("Multiclass")
         states = summed_states(metric)
         if states is None:
-            refuse(
-                "trainer.metrics", "has states that are no sums: it keeps all examples, say", kind,
-                accepted="metrics of torchmetrics whose states are sums, and those of Keras'",
-                hint="thresholds: 100, where the metric keeps examples for want of it",
-            )  # fmt: skip
+            refuse("trainer.metrics", "has states that are no sums, such as all examples", kind,
+                   accepted="torchmetrics' metrics whose states are sums, and Keras'",
+                   hint="thresholds: 100, where the metric keeps examples for want of "
+                   "it")  # fmt: skip
         # Keras would wrap a module that is an attribute.
         object.__setattr__(self, "metric", metric.to(keras.ops.zeros([]).device))
         self._states = {
@@ -125,7 +122,7 @@ class Metric(keras.metrics.Metric):
             setattr(self.metric, name, variable.value.detach().clone())
 
     @torch.no_grad()
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> None:
         """Add a batch.
 
         Raises:
@@ -133,8 +130,7 @@ class Metric(keras.metrics.Metric):
         """
         if sample_weight is not None:
             refuse("trainer.metrics", "takes no weights, and masked outputs have some", self.name,
-                   accepted="a metric of Keras'",
-                   typed="'trainer.metrics=[accuracy]'")  # fmt: skip
+                   accepted="a metric of Keras'", typed="'trainer.metrics=[accuracy]'")  # fmt: skip
         y_true = keras.ops.convert_to_tensor(y_true)
         self._load()
         type(self.metric).update(
@@ -144,7 +140,7 @@ class Metric(keras.metrics.Metric):
             variable.assign(getattr(self.metric, name))
 
     @torch.no_grad()
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Return what the metric makes of its states.
 
         Raises:
@@ -159,7 +155,7 @@ class Metric(keras.metrics.Metric):
         return result.reshape([])
 
 
-def metric(value: Any) -> Any:
+def metric(value: Foreign) -> Foreign:
     """Return a metric of ``torchmetrics`` as Keras calls one; anything else as it is."""
     is_one = any(each.__module__ == "torchmetrics.metric" for each in type(value).__mro__)
     return Metric(value) if is_one else value

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import weakref
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +18,7 @@ import torch
 
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Logs, Nest, Tensor, Tensors
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
@@ -70,7 +69,7 @@ def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
     return _BUFFERS[model]
 
 
-_BUFFERS: weakref.WeakKeyDictionary[keras.Model, Any] = weakref.WeakKeyDictionary()
+_BUFFERS: weakref.WeakKeyDictionary[keras.Model, Foreign] = weakref.WeakKeyDictionary()
 
 
 def owners(model: keras.Model, group: str) -> dict[str, Owner]:
@@ -109,7 +108,7 @@ class PlainModel(keras.Model):
     """
 
     #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
-    _accumulated: Any = None
+    _accumulated: Foreign = None
 
     def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
         super().__init__(name=name, dtype="float32")
@@ -117,7 +116,7 @@ class PlainModel(keras.Model):
         self.module: torch.nn.Module
         self.names: dict[str, keras.Variable]
         object.__setattr__(self, "module", module)
-        self._forward: Callable[..., Any]
+        self._forward: Function
         object.__setattr__(self, "_forward", module)
         self._compute = compute
         #: Modules by what the names of their variables begin with: a loss may be one, too.
@@ -134,7 +133,7 @@ class PlainModel(keras.Model):
         object.__setattr__(self, "names", named)
         self.built = True
 
-    def compile(self, *args: Any, **options: Any) -> None:
+    def compile(self, *args: object, **options: object) -> None:
         """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones.
 
         Raises:
@@ -144,13 +143,10 @@ class PlainModel(keras.Model):
         if inspect.isfunction(loss):
             first = next(iter(inspect.signature(loss).parameters), "")
             if not first.startswith(TARGETS_FIRST):
-                refuse(
-                    "trainer.loss",
-                    f"has {first!r} as its first parameter, which says neither outputs nor targets",
-                    loss.__name__,
-                    accepted="loss(outputs, targets), as PyTorch's, or loss(y_true, y_pred), as "
-                    "Keras'", hint=f"def {loss.__name__}(outputs, targets):",
-                )  # fmt: skip
+                refuse("trainer.loss", f"has {first!r} as its first parameter, which says neither "
+                       "outputs nor targets", loss.__name__,
+                       accepted="loss(outputs, targets), or loss(y_true, y_pred)",
+                       hint=f"def {loss.__name__}(outputs, targets):")  # fmt: skip
         super().compile(*args, **options)
         if getattr(self.optimizer, "gradient_accumulation_steps", None):
             weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
@@ -167,23 +163,25 @@ class PlainModel(keras.Model):
                 self._of_loss.extend(each for each in part.modules() if each.training)
                 self.state.extend(variables_of(part, prefix).values())
 
-    def _train_step(self, data: Any) -> dict[str, Any]:
+    def _train_step(self, data: Nest) -> Logs:
         self.zero_grad()
         loss, logs, weight = self._evaluated(data, training=True)
         self._update(loss, weight)
         return logs
 
-    def _test_step(self, data: Any) -> dict[str, Any]:
+    def _test_step(self, data: Nest) -> Logs:
         return self._evaluated(data, training=False)[1]
 
-    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any], Any]:
+    def _evaluated(self, data: Nest, training: bool) -> tuple[torch.Tensor, Logs, Tensor]:
         """Call the module and its loss without what Keras does around them.
 
         The last is what the loss is the mean over.
         """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        divisors: list[Any] | None = None if training and self._accumulated is None else []
+        divisors: list[tuple[Tensor, Tensor]] | None = (
+            None if training and self._accumulated is None else []
+        )
         with tracing(divisors=divisors):
             loss: torch.Tensor = self.loss(y, outputs, weight)
         divisor, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
@@ -193,7 +191,7 @@ class PlainModel(keras.Model):
             tracker.count.value.add_(rows)
             return loss, self.compute_metrics(x, y, outputs, weight), divisor
 
-    def _update(self, loss: torch.Tensor, weight: Any) -> None:
+    def _update(self, loss: torch.Tensor, weight: Tensor) -> None:
         """Update the weights by the gradients of a loss, which is the mean over ``weight``."""
         loss.backward()
         weights = self.trainable_weights
@@ -203,7 +201,7 @@ class PlainModel(keras.Model):
                 own = self._weighed(own, weights, torch.as_tensor(weight))
             self.optimizer.apply(own, weights)
 
-    def _weighed(self, own: list[Any], weights: list[keras.Variable], weight: Any) -> list[Any]:
+    def _weighed(self, own: Tensors, weights: list[keras.Variable], weight: Tensor) -> Tensors:
         """Return gradients whose mean over the batches of an update is that over all that counts.
 
         Keras adds up the gradients of batches, and divides by how many batches there are.
@@ -226,13 +224,13 @@ class PlainModel(keras.Model):
             for each, variable in zip(own, weights, strict=True)
         ]
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(self, x: Nest, training: bool | None = None) -> Nest:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
         with self._computing(x):
             return _called(self._forward, x)
 
-    def check_inputs(self, x: Any) -> None:
+    def check_inputs(self, x: Nest) -> None:
         """Refuse inputs by name that the module does not take, as of items that are dicts.
 
         Raises:
@@ -242,14 +240,12 @@ class PlainModel(keras.Model):
         try:
             signature.bind(**x)
         except TypeError:
-            raise UsageError(
-                "model", f"the dataset gives inputs by name: {', '.join(x)}",
-                f"{type(self.module).__name__}.forward{signature}",
-                accepted=f"forward({', '.join(['self', *x])}); items (inputs, targets) of the "
-                "dataset; or "
-                "a training_step(self, batch), which is given items as they are",
-                hint=f"return item[{next(iter(x))!r}], targets in the dataset",
-            ) from None  # fmt: skip
+            raise UsageError("model", f"the dataset gives inputs by name: {', '.join(x)}",
+                             f"{type(self.module).__name__}.forward{signature}",
+                             accepted=f"forward({', '.join(['self', *x])}), or a "
+                             "training_step(self, batch), which is given items as they are",
+                             hint=f"return item[{next(iter(x))!r}], targets in the "
+                             "dataset") from None  # fmt: skip
 
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
@@ -261,12 +257,12 @@ class PlainModel(keras.Model):
         for each in self._of_loss:
             each.training = training
 
-    def _computing(self, x: Any) -> Any:
+    def _computing(self, x: Nest) -> Foreign:
         if self._compute is None:
             return contextlib.nullcontext()
         return torch.autocast(keras.tree.flatten(x)[0].device.type, self._compute)
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Foreign:
         """Train, or not: the module does so with the model."""
         self._set_mode(mode)
         return super().train(mode)
@@ -277,7 +273,7 @@ class PlainModel(keras.Model):
         for variable in self.trainable_variables:
             variable.value.grad = None
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Nest) -> Nest:
         """Leave the shape to Keras, which calls the module to know it.
 
         Raises:
@@ -286,7 +282,7 @@ class PlainModel(keras.Model):
         raise NotImplementedError
 
 
-def _called(forward: Callable[..., Any], x: Any) -> Any:
+def _called(forward: Function, x: Nest) -> Nest:
     if isinstance(x, dict):
         return forward(**x)
     return forward(*x) if isinstance(x, list | tuple) else forward(x)
@@ -295,29 +291,29 @@ def _called(forward: Callable[..., Any], x: Any) -> Any:
 class SteppingModel(PlainModel):
     """A module that has a ``training_step``, and perhaps a ``validation_step``."""
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data: Nest) -> Logs:
         """Train on a batch, by what the module says is its loss."""
         self._enter(True)
         self.zero_grad()
-        divisors: list[Any] | None = None if self._accumulated is None else []
+        divisors: list[tuple[Tensor, Tensor]] | None = None if self._accumulated is None else []
         with self._computing(data), tracing(divisors=divisors):
             loss, numbers, returned = self._outcome(TRAINING, data)
         rows = _divisor(returned, divisors or [], len(keras.tree.flatten(data)[0]))
         self._update(loss, numbers.get(LOSS_WEIGHT, rows))
         return {"loss": loss, **numbers}
 
-    def test_step(self, data: Any) -> dict[str, Any]:
+    def test_step(self, data: Nest) -> Logs:
         """Evaluate a batch; without a ``validation_step`` by the ``training_step``."""
         self._enter(False)
         name = VALIDATION if hasattr(self.module, VALIDATION) else TRAINING
-        divisors: list[Any] = []
+        divisors: list[tuple[Tensor, Tensor]] = []
         with self._computing(data), tracing(divisors=divisors):
             loss, numbers, returned = self._outcome(name, data)
         weight = _divisor(returned, divisors, len(keras.tree.flatten(data)[0]))
         numbers = {key.removeprefix(PREFIX): number for key, number in numbers.items()}
         return {"loss": loss, LOSS_WEIGHT: weight, **numbers}
 
-    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any], Any]:
+    def _outcome(self, name: str, data: Nest) -> tuple[Tensor, Logs, Tensor]:
         """Return the loss and the other numbers that a step of the module's returns.
 
         The last is the loss as the step has returned it.
@@ -330,21 +326,20 @@ class SteppingModel(PlainModel):
         loss = next((numbers.pop(key) for key in ("loss", f"{PREFIX}loss") if key in numbers), None)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
-            refuse("model",
-                   f"returns {type(returned).__name__}{shape}, and a step returns its loss",
-                   f"{type(self.module).__name__}.{name}",
-                   accepted="a tensor of one number, or {'loss': tensor, NAME: tensor, ...}",
+            refuse("model", f"returns {type(returned).__name__}{shape}",
+                   f"{type(self.module).__name__}.{name}", accepted="the loss, a tensor of one "
+                   "number, or {'loss': tensor, NAME: tensor, ...}",
                    hint="return loss")  # fmt: skip
         numbers = {key: torch.as_tensor(value) for key, value in numbers.items()}
         return loss.reshape([]), numbers, loss
 
 
-def _divisor(loss: Any, divisors: list[tuple[Any, Any]], rows: int) -> Any:
+def _divisor(loss: Tensor, divisors: list[tuple[Tensor, Tensor]], rows: int) -> Tensor:
     """Return what a loss was divided by, the rows of the batch where that is not known."""
     return next((divisor for each, divisor in divisors if each is loss), rows)
 
 
-def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
+def _make_lazy_parameters(module: torch.nn.Module, x: Nest) -> None:
     """Call a module once, where layers such as ``torch.nn.LazyLinear`` make their parameters then.
 
     Raises:
@@ -355,7 +350,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
         if lazy and is_last:
             refuse("model", "is lazy, and forward(x) does not reach it",
                    f"{type(module).__name__}.{lazy[0]}",
-                   accepted="layers with sizes, or a forward that calls all that are lazy",
+                   accepted="layers with sizes, or all called in forward",
                    hint="torch.nn.Linear(in_features, out_features)")  # fmt: skip
         if lazy:
             # A module of steps alone has no forward: the next turn refuses its lazy layers.
@@ -364,7 +359,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
             module.train()
 
 
-def required(function: Callable[..., Any]) -> list[str]:
+def required(function: Function) -> list[str]:
     """Return the names of the arguments that a function cannot be called without."""
     return [
         p.name
@@ -373,11 +368,11 @@ def required(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _is_lazy(value: Any) -> bool:
+def _is_lazy(value: object) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
 
 
-def as_model(built: Any, precision: str, x: Any) -> Any:
+def as_model(built: Foreign, precision: str, x: Nest) -> Foreign:
     """Return a module of PyTorch's as a model; anything else as it is.
 
     Args:
@@ -399,18 +394,16 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
         if hasattr(built, step):
             needed = required(getattr(built, step))
             if len(needed) != 1:
-                refuse("model", f"takes ({', '.join(needed)}), perhaps as a "
-                       "LightningModule's does, whose other methods would not be called",
-                       f"{name}.{step}",
-                       accepted=f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
-                       hint=f"def {step}(self, batch):")  # fmt: skip
+                refuse("model", f"takes ({', '.join(needed)}), as a LightningModule's does",
+                       f"{name}.{step}", accepted=f"{step}(self, batch) of a torch.nn.Module, "
+                       "where batch is (x, y)", hint=f"def {step}(self, batch):")  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
     _make_lazy_parameters(module, x)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 
 
-def returns_logits(model: Any) -> bool:
+def returns_logits(model: keras.Model) -> bool:
     """Say whether outputs of a model are logits, as a loss of PyTorch's takes them."""
     if not isinstance(model, PlainModel):
         return False
@@ -418,7 +411,7 @@ def returns_logits(model: Any) -> bool:
     return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
 
 
-def check_parameters(model: Any) -> None:
+def check_parameters(model: keras.Model) -> None:
     """Refuse parameters that a step has replaced, or has let be trained.
 
     Raises:
@@ -428,13 +421,9 @@ def check_parameters(model: Any) -> None:
     for name, each in named_parameters(model) if variables else ():
         own = variables.get(name)
         if own is None or own.value is not each or each.requires_grad > own.trainable:
-            refuse(
-                "model", "is replaced, or begins to be trained, in a step: the optimizer, "
-                "checkpoints and replicas have what was there before", name,
-                accepted="a parameter that is there from the beginning, and with torch.no_grad() "
-                "a copy_ "
-                "into it; finetune.unfreeze", hint="register_buffer for what a step assigns",
-            )  # fmt: skip
+            refuse("model", "is replaced, or begins to be trained, in a step: the optimizer and "
+                   "replicas have another", name, accepted="copy_ into it with torch.no_grad(), or "
+                   "finetune.unfreeze", hint="register_buffer for what a step assigns")  # fmt: skip
 
 
 def compile_forward(model: keras.Model, several: bool) -> None:
@@ -459,7 +448,7 @@ def compile_forward(model: keras.Model, several: bool) -> None:
         model.call = torch.compile(model.call)
 
 
-def state_dict(model: Any) -> dict[str, np.ndarray] | None:
+def state_dict(model: keras.Model) -> dict[str, np.ndarray] | None:
     """Return the arrays of a module's ``state_dict``; None of a model of Keras'."""
     if not isinstance(model, PlainModel):
         return None
@@ -469,17 +458,17 @@ def state_dict(model: Any) -> dict[str, np.ndarray] | None:
     }
 
 
-def parts(model: Any) -> dict[str, torch.nn.Module]:
+def parts(model: keras.Model) -> dict[str, torch.nn.Module]:
     """Return the modules that a model is of, by what the names of their variables begin with."""
     return model.parts if isinstance(model, PlainModel) else {"": model}
 
 
-def named_parameters(model: Any) -> list[tuple[str, torch.nn.Parameter]]:
+def named_parameters(model: keras.Model) -> list[tuple[str, torch.nn.Parameter]]:
     """Return the parameters of the modules that a model is of."""
     named = parts(model).items()
     return [(a + b, each) for a, part in named for b, each in part.named_parameters()]
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: keras.Model) -> Foreign:
     """Return what the user's function has returned."""
     return model.module if isinstance(model, PlainModel) else model

@@ -14,10 +14,12 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError, behind, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Nest, Tensor
 from dtrain.task.backends import across
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
-from dtrain.task.backends.torch import plain, replica
+from dtrain.task.backends.torch import gradients, plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
 from dtrain.task.backends.torch.keras_internals import Watching, change
@@ -36,7 +38,7 @@ def trial(model: keras.Model) -> Trial:
     """Return what evaluates a batch and changes nothing."""
 
     @torch.no_grad()
-    def run(batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def run(batch: Nest, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
         variables = {id(v): v for metric in model.metrics for v in metric.variables}
         with _restored([*variables.values(), *model.non_trainable_variables]):
             model.reset_metrics()
@@ -164,7 +166,7 @@ class _Step:
         #: known once it was tried.
         self.drawn = self._of_examples = False
 
-    def alone(self, batch: Any) -> tuple[_Outcome, _Outcome]:
+    def alone(self, batch: Nest) -> tuple[_Outcome, _Outcome]:
         """Return what a step of all examples gives in this process, twice, with other draws.
 
         Raises:
@@ -196,7 +198,7 @@ class _Step:
         self._of_examples = own > 0
         return outcomes[0], outcomes[1]
 
-    def run(self, batch: Any) -> tuple[list[across.Value], list[across.Kept]]:
+    def run(self, batch: Nest) -> tuple[list[across.Value], list[across.Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
         whole, again = (self._agreed(self._named(each)) for each in self.alone(batch))
         rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
@@ -237,7 +239,7 @@ class _Step:
         )
         return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
 
-    def _check_assigned(self, operation: str, output: Any) -> None:
+    def _check_assigned(self, operation: str, output: Tensor) -> None:
         """Refuse a step that assigns a weight where each replica has a part: it would be lost.
 
         Raises:
@@ -247,9 +249,8 @@ class _Step:
         for name, each in named:
             is_whole = isinstance(output, torch.Tensor) and whole(output) is output
             if is_whole and whole(each) is each and each.data_ptr() == output.data_ptr():
-                refuse("model",
-                       "is assigned in a step, where FSDP throws away what it has gathered", name,
-                       accepted="a buffer (register_buffer), or another strategy",
+                refuse("model", "is assigned in a step, where FSDP throws away what it has "
+                       "gathered", name, accepted="a buffer (register_buffer), or another strategy",
                        typed="strategy=mirrored")  # fmt: skip
 
     def _named(self, outcome: _Outcome) -> _Outcome:
@@ -275,17 +276,13 @@ class _Step:
             across.check_gradients_of_examples(self.model, across.Value(NORM, one, two, mean))
         differs = np.isclose(one, two) and abs(own - mean) > across.TOLERANCE * abs(mean)
         if self._tasks.sum([differs]) != [0]:
-            refuse(
-                "model",
-                "gives its optimizer other gradients on each replica: torch.func and jacobians of "
-                "torch.autograd.functional take them of the replica's own examples",
-                f"{type(self.model).__name__}.train_step",
-                accepted="gradients of loss.backward() or torch.autograd.grad, or "
-                "dtrain.replicas.mean of "
-                "each gradient", typed="strategy=one_device",
-            )  # fmt: skip
+            why = "gives its optimizer other gradients on each replica, as torch.func's are"
+            accepted = (
+                "those of loss.backward() or torch.autograd.grad, dtrain.replicas.mean of each"
+            )
+            raise one_replica(why, f"{type(self.model).__name__}.train_step", accepted)
 
-    def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:
+    def _outcome(self, batch: Nest, number: int, step: gradients.Step | None = None) -> _Outcome:
         model, data, targets = self.model, put(batch), list[Any]()
         model.train()
         with _restored(self.state), optimizers.caught(model) as updates:
@@ -335,5 +332,5 @@ class _Step:
         return _Outcome(outcome.names, means[0].tolist(), means[1 : 1 + count], means[1 + count :])
 
 
-def _rows(batch: Any, rows: slice) -> Any:
+def _rows(batch: Nest, rows: slice) -> Nest:
     return tuple(nest.mapped(lambda leaf: leaf[rows], part) for part in batch)

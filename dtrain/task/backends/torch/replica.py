@@ -10,10 +10,10 @@ import keras
 import torch
 from torch import distributed
 
-from dtrain.errors import refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Options, Tensor, Variable
 from dtrain.task.backends.base import Tasks
-from dtrain.task.backends.copies import check_alike
+from dtrain.task.backends.copies import check_alike, not_exchanged
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.keras_internals import version
@@ -62,16 +62,16 @@ class Held:
 
     trainable = False
 
-    def __init__(self, path: str, attributes: dict[str, Any], keys: tuple[Any, ...]):
+    def __init__(self, path: str, attributes: Options, keys: tuple[Any, ...]):
         self.path, self._attributes, self._keys = path, attributes, keys
         self._first = self.held
 
     @property
-    def _owner(self) -> Any:
+    def _owner(self) -> Foreign:
         return self._attributes[self._keys[0]] if len(self._keys) > 1 else self._attributes
 
     @property
-    def held(self) -> Any:
+    def held(self) -> Foreign:
         """What it is now; None where it is gone."""
         try:
             return self._owner[self._keys[-1]]
@@ -144,7 +144,7 @@ class Kept:
     def __init__(self, model: keras.Model, tasks: Tasks):
         self._tasks = tasks
         variables = [v for v in kept_by_hand(model) if not v.trainable]
-        self._sent: list[Any] = [v for v in variables if isinstance(v, Buffer)]
+        self._sent: list[Variable] = [v for v in variables if isinstance(v, Buffer)]
         self._others = [v for v in variables if not isinstance(v, Buffer)] + held(model)
         self._marks, self._is_first = self._marked(), True
 
@@ -171,7 +171,7 @@ class Kept:
         average([mean], self._tasks.size)
         return not torch.equal(mean, value)
 
-    def _marked(self) -> list[Any]:
+    def _marked(self) -> list[Variable]:
         """Return of what may be sent what changes where it is assigned."""
         # Kept, as another tensor would have the identity of one that is gone.
         self._alive = [variable.value for variable in self._others]
@@ -182,7 +182,7 @@ class Kept:
         ]  # fmt: skip
 
 
-def check_copies(model: keras.Model, variables: Sequence[Any], replicas: int) -> None:
+def check_copies(model: keras.Model, variables: Sequence[Variable], replicas: int) -> None:
     """Refuse a model whose step has left the replicas with values of their own.
 
     Raises:
@@ -210,7 +210,7 @@ def average(values: Sequence[torch.Tensor], replicas: int) -> None:
             value.copy_(mean.view_as(value))
 
 
-def exchange(name: str, x: Any) -> Any:
+def exchange(name: str, x: Tensor) -> Tensor:
     """Return ``gather``, ``sum`` or ``mean`` over the replicas; ``x`` where there is one.
 
     Raises:
@@ -222,15 +222,13 @@ def exchange(name: str, x: Any) -> Any:
     x = keras.ops.convert_to_tensor(x)
     if name == "gather":
         if x.ndim == 0:
-            refuse("model", "is given a scalar, which has no rows", "dtrain.replicas.gather",
-                   accepted="a tensor [examples, ...]", hint="dtrain.replicas.sum")  # fmt: skip
+            raise not_exchanged(name, "a scalar, which has no rows", "a tensor [examples, ...]")
         sizes = gradients.gathered(torch.tensor([len(x)], device=x.device)).reshape(-1).tolist()
         padded = torch.nn.functional.pad(x, [0, 0] * (x.ndim - 1) + [0, max(sizes) - len(x)])
         rows = gradients.gathered(padded)
         return torch.cat([part[:size] for part, size in zip(rows, sizes, strict=True)])
     if x.dtype == torch.bool:
-        refuse("model", "is given bool", f"dtrain.replicas.{name}", accepted="a tensor of numbers",
-               hint="keras.ops.cast(x, 'float32')")  # fmt: skip
+        raise not_exchanged(name, "bool", "a tensor of numbers, such as keras.ops.cast")
     every = gradients.gathered(x)
     if name == "sum":
         return every.sum(0)

@@ -7,7 +7,6 @@ import functools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +14,8 @@ import torch
 from torch.utils import checkpoint
 
 from dtrain.data import nest
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError
+from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Tensor, Variable
 from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import plain
@@ -28,7 +28,7 @@ from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once as read
-from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs, not_augmented
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import contexts
 from dtrain.task.keras_internals import without_tensorflow as alone
@@ -49,13 +49,13 @@ _LENGTH = 8
 _WORDS = 2**31
 
 
-def on_cpu() -> AbstractContextManager[Any]:
+def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[Any] = keras.device("cpu")
+    device: AbstractContextManager[object] = keras.device("cpu")
     return device
 
 
-def variable(value: Any, dtype: str) -> Any:
+def variable(value: Tensor, dtype: str) -> Variable:
     """Return what a variable of Keras' holds: a tensor."""
     return keras.ops.convert_to_tensor(value, dtype)
 
@@ -65,10 +65,10 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
     return np.array(keras.ops.convert_to_numpy(variable.value))
 
 
-def trace(function: Callable[..., Any], *specs: Any) -> None:
+def trace(function: Function, *specs: Nest) -> None:
     """Call ``function`` with zeros of what :func:`dtrain.task.data.reading.specs` returns."""
 
-    def zeros(spec: ArraySpec) -> Any:
+    def zeros(spec: ArraySpec) -> np.ndarray:
         shape = [_LENGTH if size is None else size for size in spec.shape]
         return np.zeros(shape, spec.dtype)
 
@@ -76,13 +76,13 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
         function(*(put(nest.mapped(zeros, spec)) for spec in specs))
 
 
-def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Nest) -> None:
     """Call a function at once."""
     with torch.no_grad():
         function(*put(examples))
 
 
-def outputs(model: keras.Model, x: Any) -> Any:
+def outputs(model: keras.Model, x: Nest) -> Nest:
     """Return what a model makes of a batch, at once."""
     if isinstance(model, PLAIN.PlainModel) and isinstance(x, dict):
         model.check_inputs(x)
@@ -90,29 +90,29 @@ def outputs(model: keras.Model, x: Any) -> Any:
         return model(put(x), training=False)
 
 
-def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+def batches(inputs: Inputs) -> Iterator[Batch]:
     """Yield the batches of a training on one replica."""
     for [batch] in HostPipeline(inputs):
         yield batch
 
 
-def uniform(seed: Any, shape: Sequence[int]) -> torch.Tensor:
+def uniform(seed: Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return numbers from 0 to 1 that are a function of a seed."""
     generator = torch.Generator().manual_seed(hashed(*_words(seed)))
     return torch.rand(tuple(shape), generator=generator)
 
 
-def fold_in(seed: Any, number: int) -> torch.Tensor:
+def fold_in(seed: Tensor, number: int) -> torch.Tensor:
     """Return another seed, for each number one."""
     words = _words(seed)
     return torch.tensor([hashed(*words, number, each) for each in range(len(words))])
 
 
-def _words(seed: Any) -> list[int]:
+def _words(seed: Tensor) -> list[int]:
     return [int(word) for word in seed]
 
 
-def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
+def augmented(augment: Augment, x: Nest, keys: np.ndarray) -> Nest:
     """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``.
 
     Raises:
@@ -129,26 +129,18 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
                     raise
                 reason = " ".join([type(error).__name__, *str(error).splitlines()[:1]])[:300]
                 place = own_code.place(error)
-                raise _refused(
-                    f"fails on PyTorch ({reason}) {place}".rstrip(),
-                    "operations of keras.ops or torch on one example",
-                ) from error
+                raise not_augmented(f"fails on PyTorch ({reason}) {place}".rstrip(),
+                                    "operations of keras.ops or torch") from error  # fmt: skip
             if [np.shape(leaf) for leaf in nest.leaves(one)] != [
                 np.shape(leaf) for leaf in nest.leaves(changed)
             ]:
-                raise _refused(
-                    "changes the shape of an example", "examples of the shape that they had"
-                )
+                kept = "examples of the shape that they had"
+                raise not_augmented("changes the shape of an example", kept)
             rows.append(changed)
     return nest.mapped(lambda *leaves: torch.stack(leaves).numpy(), *rows)
 
 
-def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("dataset.augment", problem, "...", accepted=accepted,
-                      typed="backend=tensorflow")  # fmt: skip
-
-
-_profiles: list[Any] = []
+_profiles: list[Foreign] = []
 
 
 def start_trace(folder: str) -> None:
@@ -165,7 +157,7 @@ def stop_trace() -> None:
     _profiles.pop().__exit__(None, None, None)
 
 
-def arithmetic() -> dict[str, Any]:
+def arithmetic() -> Json:
     """Return what the last bits of a number depend on, on a CPU."""
     return {"backend": "torch", "intra_op_threads": torch.get_num_threads()}
 
@@ -175,11 +167,11 @@ def building() -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
+def first_not_finite(model: keras.Model, batch: Nest) -> NotFinite | None:
     """Run the step of a model on one device; autograd's anomaly mode has the lines of gradients."""
     looking, data, findings = calls.Finite(), put(batch), list[NotFinite]()
 
-    def look(operation: str, outputs: Any) -> None:
+    def look(operation: str, outputs: Nest) -> None:
         if "empty" in operation:  # memory that is not written yet
             return
         for tensor in keras.tree.flatten(outputs):
@@ -193,10 +185,10 @@ def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
 
     names = {id(module): name for name, module in plain.unwrapped(model).named_modules()}
 
-    def entered(module: torch.nn.Module, args: Any) -> None:
+    def entered(module: torch.nn.Module, args: Nest) -> None:
         looking.entered(names.get(id(module), ""), module, args, {})
 
-    def left(module: torch.nn.Module, args: Any, outputs: Any) -> None:
+    def left(module: torch.nn.Module, args: Nest, outputs: Nest) -> None:
         looking.left("", module, outputs)
 
     model.train()
@@ -213,7 +205,7 @@ def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
     return next(iter(findings), None)
 
 
-def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+def computed_twice(layer: keras.Layer) -> Function:
     """Return a layer's call, which is computed a second time for its gradients.
 
     PyTorch draws the same again; the second time begins with what the layer had kept before the
@@ -226,7 +218,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
     call = layer.call
 
     @functools.wraps(call)
-    def twice(*args: Any, **kwargs: Any) -> Any:
+    def twice(*args: Nest, **kwargs: object) -> Nest:
         passed, traced = contexts.current(), now()
         # Values as they are kept, not as they are read.
         with contexts.replaced({contexts.PRECISION: None}):
@@ -234,7 +226,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
         before = [value.detach().clone() for value in state]
         computed = False
 
-        def compute(*arguments: Any) -> Any:
+        def compute(*arguments: Nest) -> Nest:
             nonlocal computed
             if not computed:
                 computed = True

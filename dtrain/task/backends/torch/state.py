@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import torch
 
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.errors import refuse
 from dtrain.run import initial
+from dtrain.task.aliases import Foreign, Options, Tensor, Tensors, Variable
 from dtrain.task.model import object_state
 from dtrain.task.model.object_state import Owner
 from dtrain.task.model.optimizers import LateSlots
@@ -58,7 +58,7 @@ def owner_of(module: torch.nn.Module, internals: Collection[str]) -> Owner:
     if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
         values[EXTRA] = module.get_extra_state()
 
-    def assign(name: str, value: Any) -> None:
+    def assign(name: str, value: Tensor) -> None:
         if name == EXTRA:
             module.set_extra_state(value)
         else:
@@ -103,7 +103,7 @@ def _each(parameters: list[torch.Tensor], limit: float) -> None:
 
 
 #: By arguments of Keras' optimizers, what clips gradients.
-CLIPS: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
+CLIPS: dict[str, Callable[[list[torch.Tensor], float], object]] = {
     "clipnorm": _each,
     "global_clipnorm": torch.nn.utils.clip_grad_norm_,
     "clipvalue": torch.nn.utils.clip_grad_value_,
@@ -134,7 +134,7 @@ class _Number:
         """What it is."""
         return np.asarray(self._read(), np.float64)
 
-    def assign(self, value: Any) -> None:
+    def assign(self, value: Tensor) -> None:
         """Set it."""
         self._write(float(np.asarray(value)))
 
@@ -146,7 +146,7 @@ class _Slot:
         self.path, self.value, self.shape = path, tensor, tuple(tensor.shape)
 
     @torch.no_grad()
-    def assign(self, value: Any) -> None:
+    def assign(self, value: Tensor) -> None:
         """Set it."""
         self.value.copy_(torch.as_tensor(np.asarray(value)))
 
@@ -163,8 +163,8 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
 
     def __init__(
         self,
-        make: Callable[[Any], Any],
-        schedule: Callable[[Any], Any] | None,
+        make: Callable[[list[keras.Variable]], Foreign],
+        schedule: Callable[[Foreign], Foreign] | None,
         clips: Mapping[str, float],
     ):
         super().__init__(learning_rate=0.0, name="torch")
@@ -190,13 +190,13 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         self.built = True
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Tensor:
         """The learning rate of the next update."""
         groups = [] if self.inner is None else self.inner.param_groups
         return np.float64(groups[0]["lr"]) if groups else np.float64(0)
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: Tensor) -> None:
         self._set_rate(float(np.asarray(value)))
 
     def _set_rate(self, rate: float) -> None:
@@ -220,7 +220,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
                     self._schedule.step()
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         """The numbers and the slots, once they are there."""
         if self.inner is None:
             return []
@@ -252,7 +252,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         }
         return Owner(inner, values, self._assign)
 
-    def _assign(self, name: str, value: Any) -> None:
+    def _assign(self, name: str, value: Tensor) -> None:
         if name == "schedule" and self._schedule is not None:
             self._schedule.load_state_dict(value)
         elif name in ("groups", "slots"):
@@ -282,7 +282,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
                     slot = torch.zeros_like(like)
                 self.inner.state[weight.value][name.removeprefix(prefix)] = slot
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Tensors, trainable_variables: list[Variable] | None = None) -> None:
         """Update the weights, and step the schedule."""
         variables = self._weights if trainable_variables is None else trainable_variables
         for variable, gradient in zip(variables, grads, strict=True):
@@ -294,12 +294,12 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         if self._schedule is not None:
             self._schedule.step()
 
-    def finalize_variable_values(self, var_list: Any) -> None:
+    def finalize_variable_values(self, var_list: Sequence[Variable]) -> None:
         """Change nothing: there are no averages."""
 
 
 def optimizer(
-    node: dict[str, Any], schedule: dict[str, Any] | None, steps: int, steps_per_epoch: int
+    node: Options, schedule: Options | None, steps: int, steps_per_epoch: int
 ) -> TorchOptimizer | None:
     """Return an optimizer of PyTorch's; None where the target of a node makes none.
 
@@ -314,7 +314,7 @@ def optimizer(
         UsageError: the schedule is none of PyTorch's, or a limit is none.
     """
     name = node["_target_"]
-    target = targets.locate(name, "optimizer._target_")
+    target = trust.locate(name, "optimizer._target_")
     first = next(iter(inspect.signature(target).parameters), "")
     if isinstance(target, type):
         if not issubclass(target, torch.optim.Optimizer):
@@ -333,7 +333,7 @@ def optimizer(
         node.pop("learning_rate", None)
         node = {**node, **({} if rate is None else {"lr": rate})}
 
-    def make(variables: list[keras.Variable]) -> Any:
+    def make(variables: list[keras.Variable]) -> Foreign:
         named = [(variable.path, variable.value) for variable in variables]
         values = named if first == PARAMETERS[-1] else [value for _, value in named]
         made = targets.instantiate(node, "optimizer", **{first: values})
@@ -343,7 +343,7 @@ def optimizer(
                    hint="return torch.optim.AdamW(...)")  # fmt: skip
         return made
 
-    def make_schedule(inner: Any) -> Any:
+    def make_schedule(inner: Foreign) -> Foreign:
         return targets.instantiate(
             schedule or {}, "optimizer.schedule", optimizer=inner, total_steps=steps, T_max=steps,
             steps_per_epoch=steps_per_epoch, max_lr=rate,
@@ -352,28 +352,26 @@ def optimizer(
     return TorchOptimizer(make, None if schedule is None else make_schedule, clips)
 
 
-def _limit(name: str, value: Any) -> float:
+def _limit(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         refuse(f"optimizer.{name}", "is no limit of gradients", value, accepted="a number above 0",
                typed=f"optimizer.{name}=1.0")  # fmt: skip
     return float(value)
 
 
-def _check_schedule(schedule: Mapping[str, Any], name: str) -> None:
-    target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
+def _check_schedule(schedule: Options, name: str) -> None:
+    target = trust.locate(schedule["_target_"], "optimizer.schedule._target_")
     kinds = torch.optim.lr_scheduler
     if target is kinds.ReduceLROnPlateau:
-        refuse(
-            "optimizer.schedule._target_",
-            "waits for what an epoch has measured, and a schedule is stepped after each update",
-            schedule["_target_"], accepted="the callback of that name, or another schedule",
-            typed="optimizer.schedule=null "
-            "'trainer.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, monitor: loss}]'",
-        )  # fmt: skip
+        refuse("optimizer.schedule._target_",
+               "waits for what an epoch has measured, and is stepped after each update",
+               schedule["_target_"], accepted="the callback of that name, or another schedule",
+               typed="optimizer.schedule=null 'trainer.callbacks=[{_target_: "
+               "keras.callbacks.ReduceLROnPlateau, monitor: loss}]'")  # fmt: skip
     if not (isinstance(target, type) and issubclass(target, kinds.LRScheduler)):
         refuse(
             "optimizer.schedule._target_",
-            f"is for an optimizer of Keras', and {name} is one of PyTorch's", schedule["_target_"],
+            f"is for an optimizer of Keras', and {name} is PyTorch's", schedule["_target_"],
             accepted="torch.optim.lr_scheduler.*, or an optimizer of Keras'",
             typed="optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
         )  # fmt: skip

@@ -14,7 +14,6 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -22,6 +21,7 @@ import torch
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task.aliases import Foreign, Logs, Nest
 from dtrain.task.backends import rows
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.host import HostForward, Waiting, as_data
@@ -69,7 +69,7 @@ class Rows(rows.Rows):
         change("copy_", [variable.value for variable in self.variables], self._begun)
 
     @torch.no_grad()
-    def row(self, logs: dict[str, Any], count: int, training: bool) -> torch.Tensor:
+    def row(self, logs: Logs, count: int, training: bool) -> torch.Tensor:
         """Return what a step on ``count`` examples has added, float32 or float64 ``[m]``.
 
         Args:
@@ -94,7 +94,7 @@ class Rows(rows.Rows):
         table: np.ndarray = torch.stack(list(steps)).double().cpu().numpy()
         return table
 
-    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+    def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         with runtime().on_cpu(), torch.no_grad():
             tensors = [
                 keras.ops.convert_to_tensor(state, variable.dtype)
@@ -167,15 +167,14 @@ class Steps(HostSteps):
         self._step += 1
         return self._rows.row({**logs, **norms}, count, training=True)
 
-    def _trained(self, data: Any) -> Any:
+    def _trained(self, data: Nest) -> Foreign:
         try:
             logs = self._model.train_step(unwrapped(data))
         except RuntimeError as error:
             if "only for scalar outputs" not in str(error):
                 raise
-            raise UsageError("trainer.loss",
-                             "has a value for each example, and PyTorch differentiates one number",
-                             type(self._model).__name__,
+            raise UsageError("trainer.loss", "has a value for each example, and PyTorch "
+                             "differentiates one number", type(self._model).__name__,
                              accepted="a loss with reduction='sum_over_batch_size' or 'sum'",
                              typed="backend=tensorflow") from error  # fmt: skip
         with torch.no_grad():
@@ -225,7 +224,7 @@ class Forward(HostForward):
         weights = self._model.variables
         return str(weights[0].value.device) if weights else "cpu"
 
-    def _outputs(self, x: Any, numbers: np.ndarray) -> Any:
+    def _outputs(self, x: Nest, numbers: np.ndarray) -> Nest:
         draws = Draws(self._model, 0, 0)
         with _predicting, keras.device(self._device), torch.no_grad(), tracing(rows=None):
             self._model.eval()

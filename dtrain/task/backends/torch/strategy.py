@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
-from dtrain.task.backends import unsummed
+from dtrain.task.aliases import Batch, Json, Variable
+from dtrain.task.backends import across, unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
@@ -59,15 +59,15 @@ class OneDevice:
         return self.tasks.size
 
     @property
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Json:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return {}
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """Create model and metrics inside it."""
         return contextlib.nullcontext()
 
-    def optimizer_scope(self) -> AbstractContextManager[Any]:
+    def optimizer_scope(self) -> AbstractContextManager[object]:
         """Create the optimizer and its slots inside it."""
         return contextlib.nullcontext()
 
@@ -80,25 +80,16 @@ class OneDevice:
         for name in STEPS:
             needed = required(getattr(model, name)) if has_own(model, name) else []
             if len(needed) > 1:
-                refuse(
-                    "model",
-                    f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it is "
-                    f"{name}(self, data)", f"{type(model).__name__}.{name}",
-                    accepted=f"{name}(self, data), or the backend that it is written for",
-                    typed="backend=jax",
-                )  # fmt: skip
+                refuse("model", f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it "
+                       "takes data", f"{type(model).__name__}.{name}", accepted=f"{name}(self, "
+                       "data), or backend=jax", typed="backend=jax")  # fmt: skip
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
-                refuse(
-                    "model",
-                    "is stateful, and the second step of it fails on PyTorch, in Keras' fit as "
-                    "well", layer.name, accepted="stateful=False", typed="backend=tensorflow",
-                )  # fmt: skip
-            if type(layer).__name__ in ACROSS and self.tasks.size > 1:
-                refuse("model", "changes each example by others of its batch, and each "
-                       "replica has its part of them alone", layer.name,
-                       accepted="a model without it, or one replica",
-                       typed="strategy=one_device")  # fmt: skip
+                refuse("model", "is stateful, and the second step of it fails on PyTorch, in "
+                       "Keras' fit as well", layer.name, accepted="stateful=False",
+                       typed="backend=tensorflow")  # fmt: skip
+        if self.tasks.size > 1:
+            across.check_layers(model)
         if not isinstance(model, PlainModel):
             reached = set(map(id, model.parameters()))
             for number, variable in enumerate(model.weights):
@@ -113,7 +104,7 @@ class OneDevice:
         """Leave an optimizer as it is: its gradients are those of the global batch."""
 
     def trace_step(
-        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+        self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
         """Run ``train_step`` without updates; return what optimizers would update."""
         variables = train_state.variables(model)
@@ -128,19 +119,19 @@ class OneDevice:
         self.write(variables, before)
         return updates
 
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host."""
         return {
             name: np.array(keras.ops.convert_to_numpy(variable.value))
             for name, variable in variables.items()
         }
 
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
         for name, variable in variables.items():
             variable.assign(arrays[name])
 
-    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+    def whole(self, model: keras.Model) -> AbstractContextManager[object]:
         """Leave variables as they are: a task can read them by itself."""
         return contextlib.nullcontext()
 
@@ -205,5 +196,5 @@ class MultiWorker(OneDevice):
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], **options: Any):
+    def __init__(self, devices: list[str], **options: object):
         super().__init__(devices)

@@ -19,6 +19,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
+from dtrain.task.aliases import Batch, Foreign, Json, Nest, Tensors
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.reading import tensor_specs
@@ -57,7 +58,7 @@ class Feed:
         self._numbers = [tf.constant(part, tf.int64) for part in range(parts)]
         #: That the chief has waited for what it reads itself.
         self.seconds = 0.0
-        self._local: Iterator[Any] | None = None
+        self._local: Iterator[Batch] | None = None
         self._remote: Any = None
         if isinstance(source, Stream) or not source.in_graph:
             make = input_pipeline.training if training else input_pipeline.evaluation
@@ -83,7 +84,7 @@ class Feed:
                 )
             )
 
-    def arguments(self, step: int) -> list[tuple[Any, ...]]:
+    def arguments(self, step: int) -> list[Batch]:
         """Return what :meth:`load` needs on a worker, for each part of ``step``; ascending.
 
         The second of the arguments is the number of the part.
@@ -105,7 +106,7 @@ class Feed:
             (tuple(map(fresh, row)), part, *remote) for row, part in zip(rows, parts, strict=True)
         ]
 
-    def load(self, *arguments: Any) -> Any:
+    def load(self, *arguments: Nest) -> Nest:
         """Return the examples; traced, and run on a worker."""
         if self._local is not None:
             return arguments[0]
@@ -122,15 +123,15 @@ class Feed:
 class Scope(keras.StatelessScope):
     """Values of variables; it takes note of weights that are read once they are old."""
 
-    def __init__(self, *arguments: Any, **named: Any):
+    def __init__(self, *arguments: Foreign, **named: Foreign):
         super().__init__(*arguments, **named)
         #: Weights, by their ids: they change when the step is over.
-        self.weights: Mapping[int, Any] = {}
+        self.weights: Mapping[int, tf.Tensor] = {}
         #: What the optimizer was given.
         self.updates: list[Update] = []
         self.read: list[keras.Variable] = []
 
-    def get_current_value(self, variable: keras.Variable) -> Any:
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor:
         """Return a value, as the scope has it."""
         if self.updates and id(variable) in self.weights:
             self.read.append(variable)
@@ -156,7 +157,7 @@ def check_pure(moved: list[keras.Variable], scope: Scope) -> None:
         )
 
 
-def check_whole(applied: list[Any], taped: list[Any]) -> None:
+def check_whole(applied: Tensors, taped: Tensors) -> None:
     """Refuse a ``train_step`` that needs the gradient of the whole batch, which a worker has not.
 
     Args:
@@ -174,13 +175,9 @@ def check_whole(applied: list[Any], taped: list[Any]) -> None:
 
 
 def _refused(does: str) -> UsageError:
-    return UsageError(
-        "strategy", f"the model's step {does}", "ps",
-        accepted="a train_step that applies what the tape gives, as Keras' own does "
-        "(global_clipnorm of the "
-        "optimizer clips), or a strategy whose replicas meet in a step",
-        typed="strategy=multiworker",
-    )  # fmt: skip
+    return UsageError("strategy", f"the model's step {does}", "ps", accepted="a train_step that "
+                      "applies what the tape gives (global_clipnorm of the optimizer clips), or a "
+                      "strategy whose replicas meet", typed="strategy=multiworker")  # fmt: skip
 
 
 #: Between two looks at a step whose worker has died.
@@ -234,7 +231,7 @@ class CoordinatedSteps(Steps):
         assert self._train_feed is not None
         return self._train_feed
 
-    def fed(self) -> list[tuple[Any, ...]]:
+    def fed(self) -> list[Batch]:
         """Return the arguments of the next training step, and take note of how long that took."""
         arguments = self._feed.arguments(self._step)
         self.waiting.add(self._feed.seconds)
@@ -244,13 +241,13 @@ class CoordinatedSteps(Steps):
     #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
     spans_points = False
 
-    def _begin(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> None:
+    def _begin(self, key: tuple[Any, ...], function: Foreign, arguments: Batch) -> None:
         """Hand a step out; its result comes by :meth:`_next`, under ``key``."""
         remote = self._coordinator.schedule(function, args=arguments)
 
         self._waiting.submit(lambda: self._results_queue.put((key, self._await(remote))))
 
-    def _await(self, remote: Any) -> Any:
+    def _await(self, remote: Any) -> Foreign:
         """Return a step's result, or the error that ended it for good."""
         while True:
             try:
@@ -266,15 +263,15 @@ class CoordinatedSteps(Steps):
             except Exception as error:  # of the step itself, to be raised where it is awaited
                 return error
 
-    def _next(self) -> tuple[tuple[Any, ...], Any]:
+    def _next(self) -> tuple[tuple[Any, ...], Foreign]:
         key, value = self._results_queue.get()
         if isinstance(value, Exception):
             raise value
         return key, value
 
     def _pure(
-        self, data: Any, training: bool, replicas: int = 1, batch: Any = 0
-    ) -> tuple[list[Any], list[Any], tf.Tensor]:
+        self, data: Nest, training: bool, replicas: int = 1, batch: tf.Tensor = 0
+    ) -> tuple[Tensors, Tensors, tf.Tensor]:
         """Run Keras' step without side effects.
 
         Args:
@@ -288,7 +285,7 @@ class CoordinatedSteps(Steps):
             variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
         model = self._model
-        of_tapes: list[tuple[Any, list[bool]]] = []
+        of_tapes: list[tuple[tf.Tensor, list[bool]]] = []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
 
@@ -341,7 +338,7 @@ class CoordinatedSteps(Steps):
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 
-    def _update(self, gradients: list[Any]) -> list[tf.Tensor]:
+    def _update(self, gradients: Tensors) -> Tensors:
         """Let the optimizer update the weights that have a gradient.
 
         Returns:
@@ -422,23 +419,23 @@ class CoordinatedSteps(Steps):
         raise AssertionError("every step has ended before an evaluation begins")
 
     @tf.function(autograph=False)
-    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Nest) -> tf.Tensor:
         assert self._evaluation_feed is not None
         data, _ = self._evaluation_feed.load(*arguments)
         return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
 
     @tf.function(autograph=False)
-    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Nest) -> tf.Tensor:
         assert self._evaluation_feed is not None
         data, count = self._evaluation_feed.load(*arguments)
         real = tuple(nest.mapped(lambda part: part[:count], data))
         return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return how many steps, or parts of steps, each worker has done."""
         return {"worker_steps": {f"worker-{w}": n for w, n in sorted(self._worker_steps.items())}}
 
-    def restore(self, summary: dict[str, Any]) -> None:
+    def restore(self, summary: Json) -> None:
         """Go on counting from a summary."""
         for name, steps in summary.get("worker_steps", {}).items():
             self._worker_steps[int(name.removeprefix("worker-"))] = steps

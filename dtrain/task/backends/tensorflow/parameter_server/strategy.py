@@ -8,7 +8,6 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,6 +15,7 @@ import tensorflow as tf
 from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Function
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.base import Strategy
@@ -92,7 +92,7 @@ class ParameterServer(Strategy):
         with tf.variable_creator_scope(self._place), self.engine.scope():
             yield
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """As for the model; TensorFlow puts a slot where its variable is."""
         return self.scope()
 
@@ -105,24 +105,18 @@ class ParameterServer(Strategy):
         """
         inside = optimizers.held(keras_internals.updating(optimizer))
         if self._update == "async" and inside:
-            refuse(
-                "strategy.update",
-                f"the model's optimizer has others inside ({', '.join(inside)}), and workers that "
-                "do not wait for each other would lose some of their counts", "async",
-                accepted="sync, or an optimizer without others inside",
-                typed="strategy.update=sync",
-            )  # fmt: skip
+            refuse("strategy.update", "the model's optimizer has others inside "
+                   f"({', '.join(inside)}), some of whose counts would be lost", "async",
+                   accepted="sync, or an optimizer without others",
+                   typed="strategy.update=sync")  # fmt: skip
         accumulates = keras_internals.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
-            refuse(
-                "strategy.update",
-                "the model's optimizer accumulates gradients, and all workers would add to one sum",
-                "async", accepted="sync, or an optimizer without gradient_accumulation_steps",
-                typed="strategy.update=sync",
-            )  # fmt: skip
+            refuse("strategy.update", "the model's optimizer accumulates gradients, and all "
+                   "workers would add to one sum", "async", accepted="sync, or an optimizer "
+                   "without gradient_accumulation_steps", typed="strategy.update=sync")  # fmt: skip
         tf_internals.take_gradients_as_they_are(optimizer)
 
-    def _place(self, next_creator: Any, **kwargs: Any) -> Any:
+    def _place(self, next_creator: Function, **kwargs: object) -> tf.Variable:
         """Put a variable on the server that has the fewest bytes so far."""
         if kwargs.get("colocate_with") is not None:
             variable = next_creator(**kwargs)
@@ -134,7 +128,7 @@ class ParameterServer(Strategy):
         self._loads[server] += math.prod(variable.shape) * variable.dtype.size
         return variable
 
-    def reduce_local(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: tf.Tensor) -> tf.Tensor:
         """Return a value of the coordinator's own."""
         return tf.convert_to_tensor(value)
 

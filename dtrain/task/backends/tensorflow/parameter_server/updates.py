@@ -13,12 +13,12 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task.aliases import Foreign, Json, Nest, Tensor, Tensors
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
 from dtrain.task.backends.tensorflow.replica import random_draws
@@ -76,11 +76,7 @@ class Packing:
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        gradients: list[Any],
-        others: list[Any],
-        same: dict[int, list[bool]],
+        self, model: keras.Model, gradients: Tensors, others: Tensors, same: dict[int, list[bool]]
     ):
         self._variables = [*model.trainable_variables, *model.non_trainable_variables]
         self._trainable = len(gradients)
@@ -97,7 +93,7 @@ class Packing:
             *(_flat(tensors[piece], tf.float32) for piece in self._floats),
         ]
 
-    def _divided(self, i: int, value: Any, same: list[bool]) -> Iterator[tuple[_Piece, tf.Tensor]]:
+    def _divided(self, i: int, value: Tensor, same: list[bool]) -> Iterator[tuple[_Piece, Tensor]]:
         if value is None:
             return
         floating = tf.as_dtype(self._variables[i].dtype).is_floating
@@ -151,13 +147,13 @@ class Packing:
 
     def part(
         self, floats: tf.Tensor, whole: tf.Tensor, rows: tf.Tensor, indices: tf.Tensor
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[Tensors, Tensors]:
         """Return gradients and others again, each on the server of its variable; in a graph.
 
         Args:
             floats, whole, rows, indices: of :meth:`together`.
         """
-        received: list[dict[str, list[tf.Tensor]]] = [{} for _ in self._variables]
+        received: list[dict[str, Tensors]] = [{} for _ in self._variables]
         for vector, table, pieces in (
             (floats, rows, self._floats), (whole, indices, self._whole),
         ):  # fmt: skip
@@ -178,24 +174,22 @@ class Packing:
         values = [self._joined(i, parts) for i, parts in enumerate(received)]
         return values[: self._trainable], values[self._trainable :]
 
-    def _take(
-        self, received: list[dict[str, list[tf.Tensor]]], piece: _Piece, value: tf.Tensor
-    ) -> None:
+    def _take(self, received: list[dict[str, Tensors]], piece: _Piece, value: tf.Tensor) -> None:
         dtype = tf.int64 if piece.of == "indices" else self._variables[piece.variable].dtype
         received[piece.variable].setdefault(piece.of, []).append(tf.cast(value, dtype))
 
-    def _joined(self, i: int, parts: dict[str, list[tf.Tensor]]) -> Any:
+    def _joined(self, i: int, parts: dict[str, Tensors]) -> tf.Tensor:
         if "values" not in parts:
             return parts["dense"][0] if parts else None
         shape = tf.constant(list(self._variables[i].shape), tf.int64)
         pairs = zip(parts["values"], parts["indices"], strict=True)
         return appended([tf.IndexedSlices(values, indices, shape) for values, indices in pairs])
 
-    def _device(self, index: int) -> Any:
+    def _device(self, index: int) -> Foreign:
         return self._variables[index].value.device
 
 
-def _flat(value: Any, dtype: tf.DType) -> tf.Tensor:
+def _flat(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.reshape(tf.cast(value, dtype), [-1])
 
 
@@ -213,7 +207,7 @@ class AsynchronousSteps(CoordinatedSteps):
         arguments: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(self, max_staleness: int | None, *arguments: Any):
+    def __init__(self, max_staleness: int | None, *arguments: Nest):
         super().__init__(*arguments)
         self._bound = max_staleness
         self._in_flight: dict[int, int] = {}  # step: how many may overtake it
@@ -260,7 +254,7 @@ class AsynchronousSteps(CoordinatedSteps):
         sums.append(self._account([row], self._global_batch, training=True, steps=1))
 
     @tf.function(autograph=False)
-    def _train_step_remote(self, *arguments: Any) -> tf.Tensor:
+    def _train_step_remote(self, *arguments: Nest) -> tf.Tensor:
         data = self._feed.load(*arguments)
         model = self._model
         iterations = model.optimizer.iterations
@@ -294,12 +288,12 @@ class AsynchronousSteps(CoordinatedSteps):
             "staleness_max": float(max(found)),
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return how many updates there were of each staleness, and of each worker."""
         found = self._staleness + self._interval
         return {**super().summary(), "staleness": {str(k): found[k] for k in sorted(found)}}
 
-    def restore(self, summary: dict[str, Any]) -> None:
+    def restore(self, summary: Json) -> None:
         """Go on counting from a summary."""
         super().restore(summary)
         counts = {int(k): n for k, n in summary.get("staleness", {}).items()}
@@ -319,7 +313,7 @@ class SynchronousSteps(CoordinatedSteps):
         arguments: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(self, backup_workers: int, *arguments: Any):
+    def __init__(self, backup_workers: int, *arguments: Nest):
         super().__init__(*arguments)
         self._needed = self._workers - backup_workers
         self._part_rows = self._global_batch // self._workers
@@ -343,7 +337,7 @@ class SynchronousSteps(CoordinatedSteps):
         for turn in range(free):  # in turn, so that no part of the batches is always left out
             part = (step + turn) % self._workers
             self._begin((step, part), self._compute, parts[part])
-        arrived: dict[int, Any] = {}
+        arrived: dict[int, Foreign] = {}
         while len(arrived) < self._needed:
             (of_step, part), value = self._next()
             if of_step == step:
@@ -367,11 +361,11 @@ class SynchronousSteps(CoordinatedSteps):
         self._late -= 1
 
     @tf.function(autograph=False)
-    def _compute(self, *arguments: Any) -> Any:
+    def _compute(self, *arguments: Nest) -> Foreign:
         """Return gradients, new values and accounts, packed."""
         data = self.waiting.entered(self.waiting.fetched(lambda: self._feed.load(*arguments)))
 
-        def replica() -> Any:
+        def replica() -> Foreign:
             draws = self._drawn(data, self._part_rows)
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
             with random_draws.seeded(self._seed), tracing(draws=part):
@@ -383,7 +377,7 @@ class SynchronousSteps(CoordinatedSteps):
         return self._engine.run(replica)
 
     @tf.function(autograph=False)
-    def _apply(self, *together: tf.Tensor) -> list[tf.Tensor]:
+    def _apply(self, *together: tf.Tensor) -> Tensors:
         model = self._model
         gradients, others = self._packing.part(*together)
         with self._engine.scope():
@@ -402,11 +396,11 @@ class SynchronousSteps(CoordinatedSteps):
         dropped, self._told = self._dropped - self._told, self._dropped
         return {"dropped_gradients": float(dropped)}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Return how many parts each worker has done, and how many gradients were dropped."""
         return {**super().summary(), "dropped_gradients": self._dropped}
 
-    def restore(self, summary: dict[str, Any]) -> None:
+    def restore(self, summary: Json) -> None:
         """Go on counting from a summary."""
         super().restore(summary)
         self._dropped = self._told = summary.get("dropped_gradients", 0)

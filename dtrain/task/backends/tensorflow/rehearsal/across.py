@@ -7,7 +7,7 @@ is of each replica by design, or of each trace.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -17,6 +17,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import behind
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Nest, Options
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.rehearsal.step import Step, operations, undisturbed
@@ -86,7 +87,7 @@ def _of_a_step(
 def trial(model: keras.Model) -> Trial:
     """Return what evaluates a batch, on the CPU and on one replica."""
 
-    def evaluated(batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def evaluated(batch: Nest, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
         with tf.device("CPU:0"):
             metrics = [v for metric in model.metrics for v in metric.variables]
             mapping = []
@@ -135,7 +136,7 @@ def _statistics(model: keras.Model, strategy: Replicas) -> str | None:
     )
 
 
-def _drawn(graph: Any) -> str | None:
+def _drawn(graph: tf.Graph) -> str | None:
     """Return what a step draws that replicas draw otherwise than one device, if there is any.
 
     Args:
@@ -156,7 +157,7 @@ def _drawn(graph: Any) -> str | None:
     )
 
 
-def _counter(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
+def _counter(before: list[tuple[keras.Variable, Options]]) -> str | None:
     """Return which number a layer of the user's has changed while the step was traced, if any.
 
     Args:

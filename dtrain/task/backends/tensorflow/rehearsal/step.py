@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Batch, Foreign, Function, Nest, Options, Tensors, Variable
 from dtrain.task.backends import across
 from dtrain.task.backends.across import Kept, Value
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
@@ -43,9 +44,9 @@ class Outcome(NamedTuple):
         kept: variables; where they are no floats, each part's.
     """
 
-    numbers: list[Any]
-    states: list[Any]
-    kept: list[Any]
+    numbers: Tensors
+    states: Tensors
+    kept: Tensors
 
 
 class Step:
@@ -65,7 +66,7 @@ class Step:
     """
 
     def __init__(
-        self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int, seed: int
+        self, model: keras.Model, strategy: Replicas, batch: Nest, parts: int, rows: int, seed: int
     ):
         self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
         self._seed = seed
@@ -92,7 +93,7 @@ class Step:
         #: names of numbers; and variables that the step assigns by hand.
         self._shapes: dict[bool, list[tf.TensorShape]] = {}
         self._names: list[str | None] = []
-        self._kept: list[tuple[str, Any]] = []
+        self._kept: list[tuple[str, Variable]] = []
         #: Whether tapes give gradients: where they are asked once for each example, what the step
         #: makes of these is compared.
         self._differentiates = False
@@ -108,7 +109,7 @@ class Step:
         self._several = tf.function(self._of_parts, autograph=False)
         self.gathers = False
 
-    def _trace(self, batch: Any) -> tuple[random_draws.Record, random_draws.Record, bool]:
+    def _trace(self, batch: Nest) -> tuple[random_draws.Record, random_draws.Record, bool]:
         """Trace the step of a part and of the whole, on one device.
 
         Returns:
@@ -124,7 +125,7 @@ class Step:
             self.graph = self._whole.get_concrete_function(batch, self._values()).graph
         return part, whole, len(self._shapes[False]) != of_part
 
-    def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
+    def run(self, batch: Nest) -> tuple[list[Value], list[Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step.
 
         Raises:
@@ -157,16 +158,16 @@ class Step:
                 self._state[id(variable)] = variable, value
         return self._numbers(whole, again, total), kept
 
-    def _values(self) -> list[tf.Tensor]:
+    def _values(self) -> Tensors:
         return [value for _, value in self._state.values()]
 
-    def _outcome(self, function: Any, batch: Any, *number: Any) -> Any:
+    def _outcome(self, function: Function, batch: Nest, *number: tf.Tensor) -> Foreign:
         with _restored(self.model):
             outcome = function(batch, self._values(), *number)
             return tf.nest.map_structure(lambda value: value.numpy(), outcome)
 
-    def _part(self, batch: Any, number: Any) -> Any:
-        def cut(leaf: Any) -> Any:
+    def _part(self, batch: Nest, number: tf.Tensor) -> Nest:
+        def cut(leaf: tf.Tensor) -> tf.Tensor:
             part = leaf[number * self.rows : (number + 1) * self.rows]
             return tf.ensure_shape(part, [self.rows, *leaf.shape[1:]])
 
@@ -174,19 +175,19 @@ class Step:
             nest.mapped(lambda leaf: leaf if leaf is None else cut(leaf), each) for each in batch
         )
 
-    def _on_one_device(self, record: random_draws.Record) -> Any:
-        def step(batch: Any, values: list[tf.Tensor]) -> Outcome:
+    def _on_one_device(self, record: random_draws.Record) -> Function:
+        def step(batch: Nest, values: Tensors) -> Outcome:
             with random_draws.watched(record):
                 return self._traced(batch, values, None, None)
 
         return step
 
-    def _of_parts(self, batch: Any, values: list[tf.Tensor], number: tf.Tensor) -> Any:
+    def _of_parts(self, batch: Nest, values: Tensors, number: tf.Tensor) -> Foreign:
         """Return the sums over all parts; those of one where workers compute alone."""
         strategy = self._strategy
 
-        def replica(number: Any) -> Outcome:
-            own: list[Any] | None = None if self._together else []  # gradients of this part
+        def replica(number: tf.Tensor) -> Outcome:
+            own: Tensors | None = None if self._together else []  # gradients of this part
             data, size = self._part(batch, number), self.parts * self.rows
             part = on_one_device(self.model, size, self._seed).part(data)
             now = gradients.Step(self.parts, part, own, self._summed)
@@ -199,12 +200,14 @@ class Step:
         each = strategy.run(lambda _: replica(strategy.replica), ())
         return tf.nest.map_structure(lambda v: strategy.all_reduce(strategy.reduce_local(v)), each)
 
-    def _traced(self, data: Any, values: Any, now: gradients.Step | None, number: Any) -> Outcome:
-        nested: list[list[tf.Tensor]] = []
+    def _traced(
+        self, data: Nest, values: Tensors, now: gradients.Step | None, number: tf.Tensor
+    ) -> Outcome:
+        nested: list[Tensors] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
         # A tape differentiates by the variables themselves.
         own = {id(v): v.value for v in self.model.trainable_variables}
-        applied: list[Any] = []
+        applied: Tensors = []
         tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (
             random_draws.seeded(self._seed),
@@ -263,23 +266,21 @@ class Step:
 class _Scope(keras.StatelessScope):
     """Values of variables in a replica: floats that it assigns are averaged, as in training."""
 
-    def __init__(self, mapping: Any, metrics: list[keras.Variable], averages: bool):
+    def __init__(self, mapping: Foreign, metrics: list[keras.Variable], averages: bool):
         super().__init__(state_mapping=mapping, collect_losses=True)
         self._metrics, self._averages = {id(v) for v in metrics}, averages
 
-    def add_update(self, update: Any) -> None:
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         """Set a variable."""
         variable, value = update
         if self._averages and _is_float(variable) and id(variable) not in self._metrics:
-            context: Any = tf.distribute.get_replica_context()
+            context: Foreign = tf.distribute.get_replica_context()
             value = context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.cast(value, variable.dtype))
         super().add_update((variable, value))
 
 
 @contextlib.contextmanager
-def undisturbed(
-    model: keras.Model, strategy: Replicas
-) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+def undisturbed(model: keras.Model, strategy: Replicas) -> Iterator[list[tuple[object, Options]]]:
     """Let no optimizer update, and put back at the end what steps have replaced or counted.
 
     Batch normalisation uses its moving statistics: those of a batch are of a replica's part by
@@ -291,7 +292,7 @@ def undisturbed(
     """
     context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
 
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+    def refuse(self: Foreign, *args: object, **kwargs: object) -> None:
         refuse("model", "adds up over the replicas itself (all_reduce), and workers do not meet",
                type(model).__name__, accepted="a strategy whose replicas meet in a step",
                typed="strategy=multiworker")  # fmt: skip
@@ -320,12 +321,14 @@ def _restored(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def _by_moving_statistics(call: Any, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
+def _by_moving_statistics(
+    call: Function, inputs: Nest, training: bool | None = None, **kwargs: object
+) -> Nest:
     return call(inputs, training=False, **kwargs)
 
 
 def trace_step(
-    model: keras.Model, strategy: Replicas, examples: tuple[Any, ...], creates: bool
+    model: keras.Model, strategy: Replicas, examples: Batch, creates: bool
 ) -> list[optimizers.Update]:
     """Trace ``train_step`` on some examples and run nothing; return what optimizers would update.
 
@@ -337,14 +340,14 @@ def trace_step(
             which may create none.
     """
 
-    def creating(data: Any) -> None:
+    def creating(data: Nest) -> None:
         with keras.StatelessScope(collect_losses=True), gradients.tried(None, []):
             model.train_step(data)
 
-    def running(data: Any) -> None:
+    def running(data: Nest) -> None:
         strategy.run(model.train_step, data)
 
-    def tensor(leaf: Any) -> Any:
+    def tensor(leaf: tf.Tensor) -> tf.Tensor:
         return None if leaf is None else tf.convert_to_tensor(leaf)
 
     data = unwrapped(tuple(nest.mapped(tensor, part) for part in examples))
@@ -356,11 +359,11 @@ def trace_step(
     return updates
 
 
-def _copy(variable: Any) -> tf.Tensor:
+def _copy(variable: Variable) -> tf.Tensor:
     return tf.identity(tf.convert_to_tensor(variable))
 
 
-def _is_float(variable: Any) -> bool:
+def _is_float(variable: Variable) -> bool:
     return bool(tf.as_dtype(variable.dtype).is_floating)
 
 
@@ -377,7 +380,7 @@ def has_draws_of_any_shape(model: keras.Model) -> bool:
     return not of_keras or bool(augmentations(model))
 
 
-def operations(graph: Any) -> Iterator[tuple[str, str]]:
+def operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
     """Yield the kind and the name of each operation of a graph, and of functions inside of it."""
     definition = graph.as_graph_def()
     inside = (node for each in definition.library.function for node in each.node_def)

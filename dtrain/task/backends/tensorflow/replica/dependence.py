@@ -7,9 +7,10 @@ depends on no example is the same on all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow as tf
+
+from dtrain.task.aliases import Tensors
 
 #: Operations whose value depends on the shape of what they are given alone.
 OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
@@ -30,7 +31,7 @@ class Examples:
     def __init__(self, tensors: Iterable[tf.Tensor]):
         self._own = {tensor.ref() for tensor in tensors}
 
-    def decide(self, tensor: Any) -> bool:
+    def decide(self, tensor: tf.Tensor) -> bool:
         """Whether a value depends on those of the examples, or may.
 
         What a stateful operation gives (a random number, a collective, Python code) may, unless it
@@ -59,7 +60,7 @@ class Examples:
                 waiting += operation.inputs
         return False
 
-    def decide_sizes(self, tensor: Any) -> bool:
+    def decide_sizes(self, tensor: tf.Tensor) -> bool:
         """Whether a dimension that is unknown in the graph depends on values of the examples.
 
         The dimensions of the examples themselves are the same on all replicas: batches are padded
@@ -89,7 +90,7 @@ class Examples:
         return False
 
 
-def _outside(placeholder: tf.Tensor) -> Any:
+def _outside(placeholder: tf.Tensor) -> tf.Tensor:
     """Return what a function has captured of the graph around it, None of an argument."""
     captures = getattr(placeholder.graph, "captures", ())
     return next((outer for outer, inner in captures if inner is placeholder), None)
@@ -100,7 +101,7 @@ def _reads(operation: tf.Operation) -> bool:
     return operation.type in ("ReadVariableOp", "ResourceGather", "VarHandleOp")
 
 
-def lookups(indices: tf.Tensor) -> list[tf.Tensor]:
+def lookups(indices: tf.Tensor) -> Tensors:
     """Return the indices of each use of a table: a tape has appended those of several."""
     if indices.op.type != "ConcatV2":
         return [indices]

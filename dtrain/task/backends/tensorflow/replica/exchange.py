@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.task.aliases import Foreign, Function
+from dtrain.task.backends.copies import not_exchanged
 from dtrain.task.backends.tensorflow.replica import gradients
 
 #: Types that TensorFlow's collectives gather, and by which of them others travel.
@@ -18,7 +17,7 @@ _SENT_AS = {
 }
 
 
-def exchange(name: str, x: Any) -> Any:
+def exchange(name: str, x: tf.Tensor) -> tf.Tensor:
     """Return ``gather``, ``sum`` or ``mean`` over the replicas; ``x`` where there is one.
 
     Raises:
@@ -33,7 +32,7 @@ def exchange(name: str, x: Any) -> Any:
 
 def _gathered(step: gradients.Step, x: tf.Tensor) -> tf.Tensor:
     if x.shape.rank == 0:
-        raise _refused("gather", "is given a scalar, which has no rows", "a tensor [examples, ...]")
+        raise not_exchanged("gather", "a scalar, which has no rows", "a tensor [examples, ...]")
     _check_exchanges(step, "gather")
     if 0 in x.shape:  # which would end TensorFlow's process
         return tf.zeros([(x.shape[0] or 0) * step.replicas, *x.shape[1:]], x.dtype)
@@ -47,9 +46,9 @@ def _gathered(step: gradients.Step, x: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _even(x: tf.Tensor) -> Any:
+def _even(x: tf.Tensor) -> tuple[tf.Tensor, Function]:
     """Gather as many rows of each replica, one or more."""
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     rows = tf.shape(x)[0]
 
     def backward(upstream: tf.Tensor) -> tf.Tensor:
@@ -64,7 +63,7 @@ def _even(x: tf.Tensor) -> Any:
 
 def _uneven(x: tf.Tensor) -> tf.Tensor:
     """Gather as many rows as there are: a step may have left out examples, or all of them."""
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     sizes = context.all_gather(tf.shape(x)[:1], axis=0)
     longest = tf.maximum(tf.reduce_max(sizes), 1)
     missing = longest - tf.shape(x)[0]
@@ -75,14 +74,14 @@ def _uneven(x: tf.Tensor) -> tf.Tensor:
 
 def _reduced(step: gradients.Step, x: tf.Tensor, name: str) -> tf.Tensor:
     if x.dtype == tf.bool:
-        raise _refused(name, "is given bool", "a tensor of numbers, such as a sum of them")
+        raise not_exchanged(name, "bool", "a tensor of numbers, such as keras.ops.cast")
     _check_exchanges(step, name)
     kind, op = _SENT_AS[x.dtype], tf.distribute.ReduceOp.SUM
     if name == "mean":
         op = tf.distribute.ReduceOp.MEAN
     if name == "mean" and not x.dtype.is_floating:
         kind = tf.float32
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     with gradients.meeting(
         f"calls dtrain.replicas.{name}", "to reduce", "a step that reduces outside of them"
     ):
@@ -90,29 +89,23 @@ def _reduced(step: gradients.Step, x: tf.Tensor, name: str) -> tf.Tensor:
     return tf.cast(reduced, x.dtype) if x.dtype.is_floating or kind != tf.float32 else reduced
 
 
-def _dense(x: Any, name: str) -> tf.Tensor:
+def _dense(x: tf.Tensor, name: str) -> tf.Tensor:
     """Return a tensor that TensorFlow's collectives take.
 
     Raises:
         UsageError: it is none.
     """
     if isinstance(x, tf.SparseTensor | tf.RaggedTensor | tf.IndexedSlices):
-        raise _refused(name, f"takes no {type(x).__name__}", "a dense tensor")
+        raise not_exchanged(name, type(x).__name__, "a dense tensor")
     x = tf.convert_to_tensor(x)
     if x.dtype not in _SENT_AS:
-        raise _refused(name, f"is given {x.dtype.name}", "a tensor of real numbers")
+        raise not_exchanged(name, x.dtype.name, "a tensor of real numbers")
     return x
 
 
 def _check_exchanges(step: gradients.Step, name: str) -> None:
     if step.taped is not None:
         raise step.needs(
-            f"the model calls dtrain.replicas.{name}, and each worker has its part of the batch "
-            "alone",
+            f"the model calls dtrain.replicas.{name}, and each worker has a part of the batch",
             "one worker, strategy.update=async, or a strategy whose replicas meet in a step",
         )
-
-
-def _refused(name: str, problem: str, accepted: str) -> UsageError:
-    return UsageError("model", problem, f"dtrain.replicas.{name}", accepted=accepted,
-                      typed="strategy=one_device")  # fmt: skip

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from dtrain.errors import UsageError, behind
+from dtrain.errors import behind
+from dtrain.task.aliases import Foreign, Nest, Tensors
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.replica.dependence import Examples, looked_up, lookups
@@ -37,14 +38,14 @@ class _Call:
     lookups: list[list[tf.TensorShape]]
 
     @classmethod
-    def of(cls, targets: list[tf.Tensor], grads: list[Any]) -> _Call:
+    def of(cls, targets: Tensors, grads: Tensors) -> _Call:
         return cls(
             [target.shape for target in targets],
             [[looked_up(use) for use in _uses(gradient)] for gradient in grads],
         )
 
 
-def _uses(gradient: Any) -> list[tf.Tensor]:
+def _uses(gradient: tf.Tensor) -> Tensors:
     return lookups(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else []
 
 
@@ -57,15 +58,15 @@ class GlobalBatch:
         seed: of Python's and NumPy's random numbers in it.
     """
 
-    def __init__(self, step: Callable[[Any], Any], examples: int, seed: int = 0):
+    def __init__(self, step: Callable[[Nest], object], examples: int, seed: int = 0):
         self._step, self._examples, self._seed = step, examples, seed
-        self._traced: dict[Any, _Trace] = {}
+        self._traced: dict[object, _Trace] = {}
 
-    def part(self, data: Any) -> Part:
+    def part(self, data: Nest) -> Part:
         """Return the part that a replica has, while its step is traced."""
         return Part(self, data)
 
-    def calls(self, data: Any) -> list[_Call]:
+    def calls(self, data: Nest) -> list[_Call]:
         """Return the calls of a step on the batch of which a replica has ``data``.
 
         Raises:
@@ -73,7 +74,7 @@ class GlobalBatch:
         """
         return self._trace(data, self._examples).calls
 
-    def draws(self, data: Any, rows: int) -> Iterator[bool | None]:
+    def draws(self, data: Nest, rows: int) -> Iterator[bool | None]:
         """Yield of each draw of a step whether it has a row an example.
 
         It is looked at when the first is asked for.
@@ -88,7 +89,7 @@ class GlobalBatch:
             return
         yield from random_draws.per_example(whole, own, self._examples // rows) or ()
 
-    def _trace(self, data: Any, examples: int) -> _Trace:
+    def _trace(self, data: Nest, examples: int) -> _Trace:
         """Trace the step on ``examples`` that are like ``data``."""
 
         def like(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
@@ -115,12 +116,12 @@ class _Trace:
         error: that the step has raised, if it has.
     """
 
-    def __init__(self, step: Callable[[Any], Any], specs: Any, seed: int):
+    def __init__(self, step: Callable[[Nest], object], specs: Nest, seed: int):
         self.calls: list[_Call] = []
         self.record = random_draws.Record()
         self.error: Exception | None = None
 
-        def noted(data: Any) -> None:
+        def noted(data: Nest) -> None:
             note = gradients.noted(lambda *call: self.calls.append(_Call.of(*call)))
             with note, random_draws.watched(self.record):
                 step(data)
@@ -141,13 +142,13 @@ class _Trace:
 class Part:
     """The part of a global batch that a replica has, while its step is traced."""
 
-    def __init__(self, whole: GlobalBatch, data: Any):
+    def __init__(self, whole: GlobalBatch, data: Nest):
         self._whole, self._data = whole, data
         self._examples = Examples(each for each in tf.nest.flatten(data) if each is not None)
         self._count = 0
 
     def compare(
-        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
+        self, targets: Tensors, grads: Tensors, summed: bool
     ) -> tuple[bool, list[list[bool]]]:
         """Compare the next call of ``tape.gradient`` for variables with that of one device.
 
@@ -184,10 +185,8 @@ class Part:
             for target, whole in zip(targets, there.targets, strict=True)
         }
         if len(more) > 1:
-            raise _refused(
-                "takes a gradient of values of single examples and of others at once",
-                "a gradient of their sum, or one of each",
-            )
+            raise one_replica("takes a gradient of values of single examples and of others at once",
+                              "train_step", "a gradient of their sum, one of each")  # fmt: skip
         return more.pop(), same
 
     def _has_more(self, tensor: tf.Tensor, whole: tf.TensorShape, own: tf.TensorShape) -> bool:
@@ -204,20 +203,15 @@ class Part:
             calls, problem = [], f"cannot be traced ({str(error).strip().splitlines()[-1]})"
         if index < len(calls) and _structure(calls[index]) == _structure(here):
             return calls[index]
-        raise _refused(
+        raise one_replica(
             "takes a gradient of several values, or of rows that are the same for all examples, "
             f"and the step of a whole batch, which would say how many it has of them, {problem}",
-            "a gradient of one number, such as tf.reduce_mean of the values",
-        )
+            "train_step", "a gradient of one number, such as tf.reduce_mean of the values",
+        )  # fmt: skip
 
 
-def _structure(call: _Call) -> Any:
+def _structure(call: _Call) -> Foreign:
     return [s.rank for s in call.targets], [[s.rank for s in each] for each in call.lookups]
-
-
-def _refused(does: str, accepted: str) -> UsageError:
-    return UsageError("model", does, "train_step", accepted=f"{accepted}, or one replica",
-                      typed="strategy=one_device")  # fmt: skip
 
 
 def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:
@@ -225,10 +219,10 @@ def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:
     return GlobalBatch(step_on_one_device(model), examples, seed)
 
 
-def step_on_one_device(model: keras.Model) -> Callable[[Any], None]:
+def step_on_one_device(model: keras.Model) -> Callable[[Nest], None]:
     """Return the training step of a model without its updates, to be traced."""
 
-    def step(data: Any) -> None:
+    def step(data: Nest) -> None:
         states = [v for metric in model.metrics for v in metric.variables]
         scope = keras.StatelessScope(
             [(v, tf.zeros(v.shape, v.dtype)) for v in states], collect_losses=True

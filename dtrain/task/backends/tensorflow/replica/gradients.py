@@ -33,7 +33,9 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
+from dtrain.task.aliases import Foreign, Function, Nest, Tensor, Tensors, Variable
 from dtrain.task.backends import across
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.tensorflow.replica import dependence
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
@@ -64,13 +66,13 @@ def add_up_together(
     _totals[engine] = total
 
 
-def _context() -> Any:
+def _context() -> Foreign:
     context = tf.distribute.get_replica_context()
     assert context is not None
     return context
 
 
-def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+def reduce(values: Tensors, op: tf.distribute.ReduceOp) -> Tensors:
     """Reduce tensors over the replicas, in one of them.
 
     Args:
@@ -85,7 +87,7 @@ def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
     add = _totals.get(context.strategy)
     if add is None:
         return list(context.all_reduce(op, values))
-    results: list[Any] = [None] * len(values)
+    results: Tensors = [None] * len(values)
     sparse: list[int] = []
     packs: dict[tf.DType, list[int]] = {}
     for i in reversed(range(len(values))):  # those of the last layers first
@@ -106,16 +108,16 @@ def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
     return results
 
 
-def _size(value: tf.Tensor) -> Any:
+def _size(value: tf.Tensor) -> tf.Tensor:
     elements = value.shape.num_elements()
     return tf.size(value) if elements is None else elements
 
 
-def _shape(value: tf.Tensor) -> Any:
+def _shape(value: tf.Tensor) -> tf.Tensor:
     return value.shape if value.shape.is_fully_defined() else tf.shape(value)
 
 
-def _install_declared(current: Callable[[], Any]) -> None:
+def _install_declared(current: Callable[[], Step | None]) -> None:
     """Have these functions ask ``current``, as of :mod:`.gradients`; once in a process.
 
     The functions are ``tf.nn.compute_average_loss`` and ``tf.nn.scale_regularization_loss``.
@@ -124,7 +126,7 @@ def _install_declared(current: Callable[[], Any]) -> None:
     if getattr(average, "by_dtrain", False):
         return
 
-    def of_the_part(value: Any) -> Any:
+    def of_the_part(value: tf.Tensor) -> tf.Tensor:
         """Return what was divided by TensorFlow's number of replicas as what is wanted."""
         now, divisor = current(), tf.distribute.get_strategy().num_replicas_in_sync
         parts = now.replicas if now is not None and now.summed else 1
@@ -132,8 +134,8 @@ def _install_declared(current: Callable[[], Any]) -> None:
 
     @functools.wraps(average)
     def compute_average_loss(
-        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
-    ) -> Any:
+        per_example_loss: Tensor, sample_weight: Tensor = None, global_batch_size: Tensor = None
+    ) -> tf.Tensor:
         value, now = average(per_example_loss, sample_weight, global_batch_size), current()
         if global_batch_size is None:
             return of_the_part(value)
@@ -142,7 +144,7 @@ def _install_declared(current: Callable[[], Any]) -> None:
         return value * tf.cast(now.replicas, value.dtype)
 
     @functools.wraps(scale)
-    def scale_regularization_loss(regularization_loss: Any) -> Any:
+    def scale_regularization_loss(regularization_loss: tf.Tensor) -> tf.Tensor:
         return of_the_part(scale(regularization_loss))
 
     # A mark on a function, which types of functions do not have.
@@ -172,7 +174,7 @@ class Step:
 
     replicas: int
     part: Any = None
-    taped: list[tuple[Any, list[bool]]] | None = None
+    taped: list[tuple[tf.Tensor, list[bool]]] | None = None
     summed: bool = False
 
     def needs(self, what: str, accepted: str) -> UsageError:
@@ -189,7 +191,7 @@ def replica_step(
     replicas: int,
     part: Any,
     summed: bool = False,
-    taped: list[tuple[Any, list[bool]]] | None = None,
+    taped: list[tuple[tf.Tensor, list[bool]]] | None = None,
 ) -> Step | None:
     """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
 
@@ -206,7 +208,7 @@ def replica_step(
     return Step(replicas, part, taped, summed) if replicas > 1 else None
 
 
-def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextManager[None]:
+def tried(step: Step | None, targets: Tensors) -> contextlib.AbstractContextManager[None]:
     """Let tapes inside give zeros for variables, and take note of what gradients are wanted of.
 
     Args:
@@ -217,9 +219,7 @@ def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextMa
     return tracing(step=step, targets=targets)
 
 
-def noted(
-    note: Callable[[list[tf.Tensor], list[Any]], None],
-) -> contextlib.AbstractContextManager[None]:
+def noted(note: Callable[[Tensors, Tensors], None]) -> contextlib.AbstractContextManager[None]:
     """Call ``note`` with the targets, and the gradients, of each tape that is asked for variables.
 
     What is traced inside is on one device.
@@ -234,7 +234,7 @@ def current() -> Step | None:
     return step
 
 
-def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
+def mean(values: Tensors, op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> Tensors:
     """Reduce tensors over the replicas, in one go; differentiable.
 
     Args:
@@ -277,12 +277,8 @@ def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
     except RuntimeError as error:
         if "merge_call" not in str(error):
             raise
-        raise UsageError(
-            "model",
-            f"{does} inside tf.cond, a loop or a tf.function of its own, where the replicas cannot "
-            f"meet {why}", "train_step", accepted=f"{accepted}, or one replica",
-            typed="strategy=one_device",
-        ) from None  # fmt: skip
+        why = f"{does} inside tf.cond, a loop or a tf.function, where replicas cannot meet {why}"
+        raise one_replica(why, "train_step", accepted) from None
 
 
 def install() -> None:
@@ -294,17 +290,17 @@ def install() -> None:
     divide_losses_by_global_batch(current, mean)
     use_moments(_moments)
     _install_declared(current)
-    kind: Any = tf.GradientTape
+    kind: Foreign = tf.GradientTape
     if not getattr(kind.gradient, "by_dtrain", False):
         kind.gradient = _averaged(kind.gradient, is_jacobian=False)
         kind.jacobian = _averaged(kind.jacobian, is_jacobian=True)
 
 
-def _averaged(original: Any, is_jacobian: bool) -> Any:
+def _averaged(original: Function, is_jacobian: bool) -> Function:
     """Return a method of tapes that asks :func:`current`."""
 
     @functools.wraps(original)
-    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def gradient(self: Foreign, target: Nest, sources: Nest, *args: Any, **kwargs: Any) -> Nest:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
         traced = now()
@@ -338,13 +334,13 @@ def _averaged(original: Any, is_jacobian: bool) -> Any:
     return gradient
 
 
-def _moments(original: Any, layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
+def _moments(original: Function, layer: keras.Layer, inputs: tf.Tensor, mask: Tensor) -> Nest:
     """Return what a ``BatchNormalization`` normalises by: behind a mask of all replicas, too."""
     if mask is None or not layer.synchronized or current() is None:
         return original(layer, inputs, mask)
     axes = [i for i in range(inputs.shape.rank) if i != layer.axis % inputs.shape.rank]
     counts = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
 
     def total(values: tf.Tensor) -> tf.Tensor:
         own = tf.reduce_sum(tf.where(counts, values, tf.zeros_like(values)), axes, keepdims=True)
@@ -362,8 +358,8 @@ def _is_vectorised() -> bool:
 
 
 def _of_the_global_batch(
-    nested: Any, targets: list[tf.Tensor], sources: Any, step: Step, is_jacobian: bool
-) -> Any:
+    nested: Foreign, targets: Tensors, sources: Nest, step: Step, is_jacobian: bool
+) -> tf.Tensor:
     gradients, variables = tf.nest.flatten(nested), tf.nest.flatten(sources)
     assert step.part is not None
     summed, same = step.part.compare(targets, gradients, step.summed and not is_jacobian)
@@ -393,8 +389,8 @@ def _of_the_global_batch(
 
 
 def _reduced(
-    gradients: list[Any], same: list[list[bool]], op: tf.distribute.ReduceOp
-) -> Iterator[Any]:
+    gradients: Tensors, same: list[list[bool]], op: tf.distribute.ReduceOp
+) -> Iterator[tf.Tensor]:
     """Yield gradients reduced; of rows that all replicas have the values are, as dense ones."""
     parts = [
         dependence.divided(gradient, uses) if any(uses) else (None, gradient)
@@ -411,16 +407,16 @@ def _reduced(
         yield dependence.appended([first, *rest]) if rest else first
 
 
-def _times(gradient: Any, factor: int) -> Any:
+def _times(gradient: tf.Tensor, factor: int) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         values = _times(gradient.values, factor)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return gradient * tf.cast(factor, gradient.dtype)
 
 
-def _tensors(target: Any) -> list[tf.Tensor]:
+def _tensors(target: Nest) -> Tensors:
     return [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
 
 
-def _is_variable(source: Any) -> bool:
+def _is_variable(source: Variable) -> bool:
     return isinstance(source, tf.Variable | keras.Variable | tf.distribute.DistributedValues)

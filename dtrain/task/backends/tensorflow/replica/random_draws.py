@@ -29,12 +29,12 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task.aliases import Foreign, Function, Nest, Options
 from dtrain.task.backends import host
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import rows_of_draws
@@ -57,7 +57,7 @@ _installing = threading.Lock()
 
 
 def part(
-    replica: Any, replicas: int, rows: int, draws: Iterable[bool | None] | None = None
+    replica: tf.Tensor, replicas: int, rows: int, draws: Iterable[bool | None] | None = None
 ) -> Part | None:
     """Return what makes :func:`tracing` draw the rows of one replica of a global batch.
 
@@ -134,10 +134,10 @@ def install() -> None:
             setattr(tf.random, function, _wrapped_own(function, ours))
 
 
-def _wrapped(module: Any, name: str) -> Callable[..., Any]:
+def _wrapped(module: Foreign, name: str) -> Function:
     original = getattr(module, name)
     signature = inspect.signature(original)
-    ours: dict[str, Callable[..., Any]] = {
+    ours: dict[str, Function] = {
         "dropout": rows_of_draws.dropout, "uniform": rows_of_draws.uniform,
         "normal": rows_of_draws.normal, "shuffle": rows_of_draws.shuffle,
     }  # fmt: skip
@@ -145,7 +145,7 @@ def _wrapped(module: Any, name: str) -> Callable[..., Any]:
     draw = ours.get(name, rows_of_draws.whole)
 
     @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: object, **kwargs: object) -> tf.Tensor:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return _drawn(name, seed_of, original, draw, bound.arguments)
@@ -153,13 +153,13 @@ def _wrapped(module: Any, name: str) -> Callable[..., Any]:
     return function
 
 
-def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
+def _wrapped_own(name: str, of: str) -> Function:
     """Wrap a function of ``tf.random``, whose seed is drawn already, as that of Keras' ``of``."""
     original = getattr(tf.random, name)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: object, **kwargs: object) -> tf.Tensor:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
@@ -169,7 +169,7 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
             own["maxval"] = 1
         draw = {"uniform": rows_of_draws.uniform, "normal": rows_of_draws.normal}[of]
 
-        def as_ever(**changed: Any) -> Any:
+        def as_ever(**changed: object) -> tf.Tensor:
             return original(**{**arguments, "shape": changed.get("shape", arguments["shape"])})
 
         return _drawn(name, tf.convert_to_tensor, as_ever, draw, own)
@@ -178,8 +178,8 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
 
 
 def _drawn(
-    name: str, seed_of: Any, original: Callable[..., Any], draw: Any, arguments: dict[str, Any]
-) -> Any:
+    name: str, seed_of: Function, original: Function, draw: Function, arguments: Options
+) -> tf.Tensor:
     """Draw as :func:`tracing` has it: see :func:`part` and :func:`watched`."""
     own: Part | None = now().draws
     record: Record | None = now().record
@@ -198,7 +198,7 @@ def _drawn(
         return draw(Draw(seed_of, original, own, next(own.draws, None)), **arguments)
 
 
-def _first(arguments: dict[str, Any]) -> int | None:
+def _first(arguments: Options) -> int | None:
     """Return the first dimension of a draw, None where it has none or it is not known."""
     whole = next((arguments[key] for key in ("logits", "inputs", "x") if key in arguments), None)
     shape = arguments.get("noise_shape")
@@ -222,13 +222,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _install() -> None:
     """Let other replicas find the generators as they were outside; once in a process."""
-    kind: Any = tf.distribute.ReplicaContext
+    kind: Foreign = tf.distribute.ReplicaContext
     original = kind.merge_call
     if getattr(original, "by_dtrain", False):
         return
 
     @functools.wraps(original)
-    def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def merge_call(self: Foreign, *args: object, **kwargs: object) -> Foreign:
         outside = now().outside
         if outside is None:
             return original(self, *args, **kwargs)
@@ -253,7 +253,7 @@ class EvaluationDraws:
         """Return how many seeds it gives out in one step."""
         return self.counts.get(id(generator), (generator, 0))[1]
 
-    def traced(self, trace: Callable[[], Any]) -> Any:
+    def traced(self, trace: Callable[[], Foreign]) -> Foreign:
         """Return a function that ``trace`` traces; retraced where it draws, to know how often."""
         function = trace()
         return trace() if self.counts else function
@@ -266,7 +266,7 @@ class EvaluationDraws:
 
 
 @contextlib.contextmanager
-def evaluating(batch: Any, draws: EvaluationDraws) -> Iterator[None]:
+def evaluating(batch: Nest, draws: EvaluationDraws) -> Iterator[None]:
     """Let what is traced inside draw what one device draws for batch number ``batch``.
 
     Replicas evaluate batches side by side. So the generators stay as they are, and each batch
@@ -289,20 +289,20 @@ def evaluating(batch: Any, draws: EvaluationDraws) -> Iterator[None]:
 
 @dataclasses.dataclass
 class _Evaluation:
-    number: Any
+    number: tf.Tensor
     draws: EvaluationDraws
     seen: dict[int, tuple[keras.random.SeedGenerator, int]]
 
 
 def _take_seeds() -> None:
     """Have every generator ask :func:`evaluating`, once in a process."""
-    kind: Any = keras.random.SeedGenerator
+    kind: Foreign = keras.random.SeedGenerator
     original = kind.next
     if getattr(original, "by_dtrain", False):
         return
 
     @functools.wraps(original)
-    def following(self: Any, ordered: bool = True) -> Any:
+    def following(self: Foreign, ordered: bool = True) -> tf.Tensor:
         batch: _Evaluation | None = now().evaluation
         if batch is None or not ordered:
             return original(self, ordered)

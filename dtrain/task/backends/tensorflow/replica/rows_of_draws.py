@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import refuse
+from dtrain.task.aliases import Foreign, Function, Tensor
+from dtrain.task.backends.copies import one_replica
+
+#: A dimension: a number now, or a tensor when the graph runs.
+Size: TypeAlias = int | tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
     """See :func:`dtrain.task.backends.tensorflow.replica.random_draws.part`."""
 
-    replica: Any
+    replica: tf.Tensor
     replicas: int
     rows: int
     draws: Iterator[bool | None]
 
-    def place(self, first: Any, per_example: bool | None) -> tuple[Any, Any]:
+    def place(self, first: Size, per_example: bool | None) -> tuple[Size, Size]:
         """Return which of how many pieces a draw with this first dimension is: (0, 1) if shared."""
         if per_example is not None:
             return (self.replica, self.replicas) if per_example else (0, 1)
@@ -47,16 +51,16 @@ class Draw:
         per_example: whether it has a row an example; None where that is not known.
     """
 
-    seed_of: Callable[[Any], Any]
-    original: Callable[..., Any]
+    seed_of: Function
+    original: Function
     part: Part
     per_example: bool | None
 
-    def place(self, first: Any) -> tuple[Any, Any]:
+    def place(self, first: Size) -> tuple[Size, Size]:
         """Return which of how many pieces of the global batch's draw this is."""
         return self.part.place(first, self.per_example)
 
-    def rows(self, op: Callable[..., Any], sizes: list[Any], dtype: Any, seed: Any) -> tf.Tensor:
+    def rows(self, op: Function, sizes: list[Size], dtype: tf.DType, seed: Foreign) -> tf.Tensor:
         """Draw this part's rows of what the Philox op ``op`` gives for the global batch."""
         dtype = tf.as_dtype(dtype)
         seed = self.seed_of(seed)
@@ -92,7 +96,7 @@ class Draw:
         return tf.slice(drawn, [cut] + [0] * len(rest), sizes)
 
 
-def dropout(draw: Draw, inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> Any:
+def dropout(draw: Draw, inputs: Tensor, rate: Tensor, noise_shape: Any, seed: Any) -> Tensor:
     """Drop what ``keras.random.dropout`` would of the global batch."""
     sizes = shape_of(inputs := tf.convert_to_tensor(inputs))
     if not sizes or (not tf.is_tensor(rate) and rate in (0, 1)):
@@ -109,7 +113,7 @@ def dropout(draw: Draw, inputs: Any, rate: Any, noise_shape: Any, seed: Any) -> 
     )
 
 
-def uniform(draw: Draw, **given: Any) -> Any:
+def uniform(draw: Draw, **given: Any) -> tf.Tensor:
     """Draw as ``keras.random.uniform``."""
     sizes, dtype = sizes_of(given["shape"]), tf.as_dtype(given["dtype"] or keras.config.floatx())
     if not sizes or not dtype.is_floating:
@@ -119,7 +123,7 @@ def uniform(draw: Draw, **given: Any) -> Any:
     return drawn * (high - low) + low
 
 
-def normal(draw: Draw, **given: Any) -> Any:
+def normal(draw: Draw, **given: Any) -> tf.Tensor:
     """Draw as ``keras.random.normal``."""
     sizes, dtype = sizes_of(given["shape"]), tf.as_dtype(given["dtype"] or keras.config.floatx())
     odd = draw.part.replicas % 2 and all(is_known(size) and size % 2 for size in sizes)
@@ -130,7 +134,7 @@ def normal(draw: Draw, **given: Any) -> Any:
     return drawn * stddev + mean
 
 
-def shuffle(draw: Draw, x: Any, axis: int, seed: Any) -> Any:
+def shuffle(draw: Draw, x: tf.Tensor, axis: int, seed: Foreign) -> tf.Tensor:
     """Order as ``keras.random.shuffle``, along any axis but that of the examples.
 
     Raises:
@@ -140,15 +144,12 @@ def shuffle(draw: Draw, x: Any, axis: int, seed: Any) -> Any:
     if axis in (0, -x.shape.rank):
         _, pieces = draw.place(shape_of(x)[0])
         if not is_known(pieces) or pieces > 1:
-            refuse("model",
-                   "orders the examples of a batch, and each replica has its part of them alone; "
-                   "keras.layers.MixUp and CutMix call it", "keras.random.shuffle",
-                   accepted="a model without it, or one replica",
-                   typed="strategy=one_device")  # fmt: skip
+            raise one_replica("orders the examples of a batch, of which each replica has a part "
+                              "(MixUp and CutMix call it)", "keras.random.shuffle")  # fmt: skip
     return draw.original(x, axis, seed)
 
 
-def whole(draw: Draw, **given: Any) -> Any:
+def whole(draw: Draw, **given: Any) -> tf.Tensor:
     """Draw for the global batch and keep this part: for what is rare, and not elements in a row.
 
     Parameters that have a row for each of this part's are those of the other parts as well.
@@ -159,7 +160,7 @@ def whole(draw: Draw, **given: Any) -> Any:
     if is_known(pieces) and pieces == 1:
         return draw.original(**given)
 
-    def of_all(value: Any) -> Any:
+    def of_all(value: Foreign) -> Foreign:
         if np.ndim(value) < len(sizes) or value.shape[0] == 1:
             return value
         return tf.tile(value, [pieces] + [1] * (len(sizes) - 1))
@@ -172,12 +173,12 @@ def whole(draw: Draw, **given: Any) -> Any:
     return tf.reshape(drawn, [pieces, sizes[0], *shape_of(drawn)[1:]])[index]
 
 
-def is_known(size: Any) -> bool:
+def is_known(size: Size) -> bool:
     """Whether a dimension is a number now, and not only when the graph runs."""
     return isinstance(size, int)
 
 
-def sizes_of(shape: Any) -> list[Any]:
+def sizes_of(shape: Foreign) -> list[Size]:
     """Return the dimensions of a shape: ints where they are known, None, or int32 scalars."""
     if tf.is_tensor(shape):
         static = tf.get_static_value(shape)
@@ -191,7 +192,7 @@ def sizes_of(shape: Any) -> list[Any]:
     return sizes
 
 
-def shape_of(tensor: tf.Tensor) -> list[Any]:
+def shape_of(tensor: tf.Tensor) -> list[Size]:
     """Return the dimensions of a tensor of known rank: ints where they are known."""
     sizes = [tf.shape(tensor)[i] if s is None else s for i, s in enumerate(tensor.shape)]
     return sizes_of(sizes)

@@ -1,0 +1,382 @@
+"""Which ``_target_`` may be called: from the name of a function or class to a call of it.
+
+A configuration is data, and may come from elsewhere. At each place it may name what
+:mod:`dtrain.config.kinds` has for it, of dtrain's, Keras' and PyTorch's public names; where a part
+of a training is wanted, what a module of the user's own project defines; and wherever something is
+called, what the user names in this very command (:class:`Command`): anything of the project or of
+an installed package, never of Python's own library. ``DTRAIN_TRUST`` opens more. A name is judged
+by the module that defines what it stands for. It is no sandbox: what is called may do anything, and
+so may a defect in TensorFlow, Keras or another library that reads a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from dtrain.config import kinds
+from dtrain.config.overrides import key_of
+from dtrain.errors import UsageError, nearest, refuse
+from dtrain.host import python_path
+from dtrain.host.python_path import TRUST
+
+#: Names that the command which started this process has allowed: tasks inherit the variable.
+NAMED = "DTRAIN_TRUSTED"
+_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
+_DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)+")
+_LARGEST = 1_000_000  # bytes of a file that names are looked for in
+#: The name of a file, and not of what is in it.
+_PATH = re.compile(r"[/\\]|\.py$")
+#: A path that a callback writes to: fields of plain names alone, which no attribute is read by.
+_FIELD = re.compile(r"\{\w+(:[\w.,]*)?\}")
+
+
+class Command:
+    """What the user names in one command: in what he types, and in files of ``--config-dir``.
+
+    Args:
+        words: the command line as it was typed.
+        config_dir: of ``--config-dir`` there.
+
+    Attributes:
+        variables: of the environment, which the configuration may read.
+        names: dotted ones, those of functions and classes among them.
+        read: variables that the configuration has read, with their values.
+        typed: keys of the overrides; None where all are the user's own.
+    """
+
+    def __init__(self, words: Iterable[str] = (), config_dir: str | None = None):
+        self.variables: set[str] = set()
+        self.names: set[str] = set()
+        self.read: dict[str, str] = {}
+        self.typed: set[str] | None = None
+        self.grant(words, config_dir)
+
+    def grant(self, words: Iterable[str], config_dir: str | None = None) -> None:
+        """Take what ``words`` and the files of ``config_dir`` name for named by the user."""
+        texts = list(words)
+        for path in Path(config_dir).rglob("*.yaml") if config_dir is not None else ():
+            if path.is_file() and path.stat().st_size <= _LARGEST:
+                texts.append(path.read_text(errors="replace"))
+        for text in texts:
+            self.variables.update(_REFERENCE.findall(text))
+            self.names.update(_DOTTED.findall(text))
+
+    def doubt(self, words: Iterable[str]) -> None:
+        """Take only the keys of ``words`` for the user's own: others are from elsewhere."""
+        self.typed = {*(self.typed or ()), *map(key_of, words)}
+
+    def owns(self, key: str) -> bool:
+        """Say whether the value of ``key`` is the user's choice, and no folder's from elsewhere."""
+        return self.typed is None or key in self.typed
+
+
+_command: ContextVar[Command | None] = ContextVar("command", default=None)
+
+
+def begin(words: Iterable[str] = (), config_dir: str | None = None) -> Command:
+    """Begin a command: what it names is the user's own. Nothing of another one is left."""
+    os.environ.pop(NAMED, None)
+    command = Command(words, config_dir)
+    _command.set(command)
+    return command
+
+
+def command() -> Command:
+    """Return the command of this thread; one that names nothing where none was begun."""
+    if (current := _command.get()) is None:
+        _command.set(current := Command())
+    return current
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[None]:
+    """Begin a command that names nothing, which ends with the block."""
+    token = _command.set(Command())
+    try:
+        yield
+    finally:
+        _command.reset(token)
+
+
+def is_trusted(target: str) -> bool:
+    """Say whether ``DTRAIN_TRUST`` lists ``target``, or a package or module that it is below.
+
+    All of dtrain or of Keras cannot be trusted by one word: a part of it can (``keras.utils``).
+    """
+    roots = [root for root in python_path.trusted() if root not in kinds.KNOWN]
+    return any(f"{target}.".startswith(f"{root}.") for root in roots)
+
+
+def is_installed(name: str) -> bool:
+    """Say whether a dotted name is of an installed package, and none of Python's or of ours."""
+    top = name.partition(".")[0]
+    if top in kinds.KNOWN or top in sys.stdlib_module_names:
+        return False
+    from importlib import metadata  # which few need
+
+    try:
+        return bool(metadata.distribution(top))
+    except (metadata.PackageNotFoundError, ValueError):  # most have the name of their package
+        return top in metadata.packages_distributions()
+
+
+def is_named(target: str, key: str) -> bool:
+    """Say whether the user names what is called at ``key``; tasks are told if so."""
+    current, allowed = _command.get(), os.environ.get(NAMED, "").split(",")
+    if current is None:  # of a task: its command has looked
+        named = target in allowed
+    else:
+        parts = re.split(r"[.\[]", key)
+        owned = any(current.owns(".".join(parts[:n])) for n in range(1, len(parts) + 1))
+        named = owned and target in current.names
+    if not named or not (_is_own(target) or is_installed(target)):
+        return False
+    os.environ[NAMED] = ",".join(dict.fromkeys(filter(None, [*allowed, target])))
+    return True
+
+
+def check(node: Any, key: str = "", argument: bool = False, trusted: bool = False) -> None:
+    """Refuse whatever below ``node`` may not be called, importing nothing.
+
+    Args:
+        node: a plain configuration: mappings, sequences and scalars.
+        key: where ``node`` stands in the configuration.
+        argument: it is an argument of what is called.
+        trusted: that is trusted by name.
+
+    Raises:
+        UsageError: naming the key and the way to allow it.
+    """
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            target, place = node["_target_"], f"{key}._target_".lstrip(".")
+            if not kinds.at(key, argument):
+                refuse(place, "nothing is called at this place", target,
+                       accepted=", ".join(kinds.PLACES),
+                       hint=f"the configuration without {place}")  # fmt: skip
+            if target != "???":  # else a value is missing, which is reported as such
+                _allow(target, place, argument)
+            trusted = is_trusted(target)
+            if not trusted:
+                _check_arguments(node, key)
+            argument = True
+        elif not trusted and ("class_name" in node or "registered_name" in node):
+            refuse(key, "Keras would make an object of it, of any module that it names", "...",
+                   accepted="a node with _target_",
+                   typed=f"{key}={{_target_:keras.layers.Dense,units:3}}")  # fmt: skip
+        for name, value in node.items():
+            check(value, f"{key}.{name}" if key else str(name), argument, trusted)
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for position, value in enumerate(node):
+            check(value, f"{key}[{position}]", argument, trusted)
+
+
+def _allow(target: Any, key: str, argument: bool) -> tuple[kinds.Kind, ...]:
+    """Return the kinds of what may stand at ``key``; refuse a name that may not.
+
+    Args:
+        target: the name.
+        key: of ``_target_``.
+        argument: it is of an argument of another target.
+    """
+    wanted = kinds.at(key.removesuffix("_target_").rstrip("."), argument)
+    name = str(target).rpartition(".")[2]
+    near = nearest(name, kinds.CALLBACKS) if kinds.CALLBACK in wanted else None
+    callback = near and f"_target_: keras.callbacks.{near}"
+    if not isinstance(target, str) or "." not in target or _PATH.search(target):
+        module = os.path.basename(str(target)).removesuffix(".py")
+        hint = f"{key}=keras.applications.MobileNetV2" if kinds.MODEL in wanted else f"{key}=NAME"
+        if module != str(target) or os.path.isfile(f"{module}.py"):
+            hint = f"{key}={module}.NAME, of a function in {module}.py"
+        refuse(key, "is not the dotted name of a function or class", target,
+               accepted=_accepted(wanted), hint=callback or hint)  # fmt: skip
+    takes_own = bool(wanted) and kinds.takes_own(key)
+    if is_trusted(target) or (takes_own and _is_own(target)) or is_named(target, key):
+        if any(part.startswith("__") for part in target.split(".")):
+            refuse(key, "is a special name of Python's", target,
+                   accepted="a function or class of a module",
+                   typed=f"{key}=package.module.name")  # fmt: skip
+    elif target.split(".")[0] not in kinds.KNOWN:
+        raise _untrusted(key, target, target, takes_own)
+    elif not kinds.named(target, wanted):
+        raise _of_other_kind(key, target, wanted, callback)
+    return wanted
+
+
+def _accepted(wanted: tuple[kinds.Kind, ...]) -> str:
+    return "; ".join(kind.accepted for kind in wanted or kinds.EVERY)
+
+
+def _of_other_kind(
+    key: str, target: str, wanted: tuple[kinds.Kind, ...], instead: str | None = None
+) -> UsageError:
+    what = " or ".join(kind.what for kind in wanted) or "public name"
+    hint = f"{_trust(target)} in front of the command, if you trust what it does"
+    return UsageError(key, f"is no {what} that a configuration may name", target,
+                      accepted=_accepted(wanted),
+                      hint=f"{instead}, or {hint}" if instead else hint)  # fmt: skip
+
+
+def _untrusted(key: str, target: str, module: str, takes_own: bool = False) -> UsageError:
+    """Return the refusal of a name of a ``module`` that is neither known nor the user's own."""
+    top, folder = module.split(".")[0], os.getcwd()
+    problem = f"the package {top!r} is not trusted"
+    accepted = f"names under {', '.join([*kinds.KNOWN, *python_path.trusted()])}"
+    hint = f"{_trust(top)} in front of the command, if you trust its code"
+    other = python_path.other(top)
+    if takes_own and (Path(f"{top}.py").is_file() or (top.isidentifier() and Path(top).is_dir())):
+        problem = f"{target.rpartition('.')[0]!r} is in no package of your project"
+        hint = "an __init__.py in each of its folders; a run's folder is no package"
+        if other is not None:
+            problem = f"{other} has the name {top!r}, too, and is imported before yours"
+            hint = f"another name for {top} in {folder}"
+    elif takes_own and other is None and not python_path.is_given(top):
+        problem, hint = f"there is no module {top!r}", f"a file {top}.py in {folder}"
+    if not problem.endswith("trusted"):
+        accepted = f"a module that lies in {folder}"
+    return UsageError(key, problem, target, accepted=accepted, hint=hint)
+
+
+def _trust(name: str) -> str:
+    return f"{TRUST}={','.join([*python_path.trusted(), name])}"
+
+
+def _check_arguments(node: Mapping[str, Any], key: str) -> None:
+    """Refuse arguments by which what needs no trust would leave this machine or its folder."""
+    target = node["_target_"]
+    hint = f"{_trust(target)} in front of the command, if it may"
+    for name, value in node.items():
+        if target.startswith("keras.") and isinstance(value, str) and "://" in value:
+            refuse(f"{key}.{name}", f"{target} would read or write elsewhere", value,
+                   accepted="a file of this machine", hint=hint)  # fmt: skip
+    name, default = written(target) or ("", None)
+    if name and not is_inside(node.get(name, default)):
+        refuse(f"{key}.{name}", "a callback writes below its run folder", node.get(name),
+               accepted="a relative path without .., with fields of plain names such as {epoch}",
+               hint=f"{name}=best.keras, or {hint}")  # fmt: skip
+
+
+def written(target: str) -> tuple[str, str | None] | None:
+    """Return the argument by which a callback of Keras' writes, and its default; None of others."""
+    head, _, name = target.rpartition(".")
+    return kinds.WRITES.get(name) if head == "keras.callbacks" else None
+
+
+def is_inside(path: Any) -> bool:
+    """Say whether a path, which may have fields to be filled in, stays below a folder."""
+    if not isinstance(path, str):
+        return False
+    text = _FIELD.sub("0", path)
+    parts = text.split("/")
+    return not ({"", ".", ".."}.intersection(parts) or re.search(r"[{}\\~\0]", text))
+
+
+def missing(key: str, target: str, position: int, names: Iterable[str]) -> UsageError:
+    """Return what to raise for a name whose part at ``position`` is none of ``names``."""
+    parts = target.split(".")
+    near = nearest(parts[position], sorted(name for name in names if not name.startswith("_")))
+    whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
+    advice = {"typed" if near else "hint": f"{key}={whole}"}
+    if "[" in key:  # an override cannot name what is in a list
+        advice = {"hint": f"_target_: {whole}, in its place"}
+    return UsageError(key, f"{parts[position]!r} does not exist", target,
+                      accepted="a function or class that can be imported from here",
+                      **advice)  # fmt: skip
+
+
+def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
+    """Import and return what ``target`` names.
+
+    Args:
+        target: the name.
+        key: of ``target`` in the configuration: it decides what is wanted.
+        argument: it is of an argument of another target.
+
+    Raises:
+        UsageError: it may not be named there, does not exist, or cannot be called.
+    """
+    wanted = _allow(target, key, argument)
+    python_path.offer()
+    parts = target.split(".")
+    value, depth = _import_module(parts)
+    if value is None:
+        refuse(
+            key, f"there is no module {parts[0]!r}", target,
+            accepted=f"a module that is installed, or a file of {os.getcwd()}",
+            hint=f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
+        )  # fmt: skip
+    trusted = parts[0] not in kinds.KNOWN or is_trusted(target)
+    for position, name in enumerate(parts[depth:], depth):
+        if not hasattr(value, name):
+            raise missing(key, target, position, dir(value))
+        value = getattr(value, name)
+        # A trusted module may hold what is not: `mine.os.system`, `mine.keras.utils.get_file`.
+        # A partial is its own, whatever it calls.
+        bound = isinstance(value, functools.partial)
+        if trusted and not bound and (callable(value) or inspect.ismodule(value)):
+            _check_home(module_of(value), target, key)
+    if not callable(value):
+        refuse(key, "cannot be called", target, accepted="a function or class", hint=f"{key}=...")
+    suited = kinds.named(target, wanted)
+    if not trusted and not kinds.fits(value, target, suited):
+        raise _of_other_kind(key, target, tuple(suited))
+    return value
+
+
+def _import_module(parts: list[str]) -> tuple[Any, int]:
+    """Import the longest part of a name that is a module; return it, and how long that is."""
+    for depth in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:depth])
+        try:
+            return importlib.import_module(module), depth
+        except ModuleNotFoundError as error:
+            # Only "this very module is absent" may be passed over; an import that fails
+            # inside it is the user's own error and must be seen as it is.
+            if not error.name or not f"{module}.".startswith(f"{error.name}."):
+                raise
+    return None, 0
+
+
+def module_of(value: Any) -> str:
+    """Return the module that ``value`` is from, or that of its type where it says nothing."""
+    if isinstance(value, types.FunctionType):  # not __module__: functools.wraps takes another's
+        return str(value.__globals__.get("__name__"))
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    return str(module or type(value).__module__)
+
+
+def _check_home(module: str, target: str, key: str) -> None:
+    """Refuse what is defined in another ``module`` than ``target`` may reach.
+
+    Of the user's packages any part may define what another one offers, and what the user names may
+    be of any that is installed. Not so dtrain and Keras, which a module of his may have imported.
+    """
+    top, first = module.split(".")[0], target.split(".")[0]
+    tops = {root.split(".")[0] for root in python_path.trusted()}
+    if top in {*tops.difference(kinds.KNOWN), first} or python_path.is_own(module):
+        return
+    if top in kinds.KNOWN:
+        refuse(key, f"is {top}'s own ({module}), which {first} only imports", target,
+               accepted=f"what is defined in your own module, or the name that {top} gives it",
+               hint=f"{key}={top}.NAME")  # fmt: skip
+    if not (is_named(target, key) and is_installed(module)):
+        raise _untrusted(key, target, module)
+
+
+def _is_own(target: str) -> bool:
+    """Say whether a function or class is of the user's project; let it be imported if so."""
+    top, own = target.partition(".")[0], python_path.is_own(target.rpartition(".")[0])
+    if own and top not in kinds.KNOWN:
+        python_path.own.add(top)
+    return own and top not in kinds.KNOWN

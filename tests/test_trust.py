@@ -1,0 +1,162 @@
+"""What the user names in a command may be called; what a folder from elsewhere names may not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.config import kinds, private, targets, trust
+from dtrain.errors import UsageError
+from dtrain.host import python_path
+
+PACKAGE = """
+import builtins, functools, os, subprocess
+from functools import partial
+from os import system
+import tother
+from tother import make
+import dtrain.files.writing as writing
+
+def create_model(name="x", **more):
+    return name
+
+class Net:
+    @classmethod
+    def load(cls):
+        return cls()
+"""
+KEY = "model._target_"
+
+
+@pytest.fixture(autouse=True)
+def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install ``ttimm`` and ``tother``, in a distribution of another name; put ``loose`` beside."""
+    monkeypatch.delenv("DTRAIN_TRUST", raising=False)
+    monkeypatch.setenv("DTRAIN_TRUSTED", "")  # what a command puts there is taken back
+    monkeypatch.setattr(python_path, "own", set())
+    site = tmp_path / "site"
+    (site / "ttimm_models-1.0.dist-info").mkdir(parents=True)
+    (site / "ttimm_models-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: ttimm-models\nVersion: 1.0\n"
+    )
+    (site / "ttimm_models-1.0.dist-info" / "top_level.txt").write_text("ttimm\ntother\n")
+    (site / "ttimm.py").write_text(PACKAGE)
+    (site / "tother.py").write_text("def make():\n    return 3\n")
+    (site / "loose.py").write_text("def make():\n    return 4\n")
+    (tmp_path / "tmine.py").write_text("import os\nimport tother\ndef build():\n    return 5\n")
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    for name in ("ttimm", "tother", "loose", "tmine"):
+        sys.modules.pop(name, None)
+
+
+def call(target: str, key: str = "model") -> Any:
+    node = {"_target_": target}
+    trust.check({key: node})
+    return targets.instantiate(node, key)
+
+
+def test_an_installed_package_that_the_user_names(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'ttimm' is not trusted.*DTRAIN_TRUST=ttimm"):
+        call("ttimm.create_model")
+    trust.begin(["model=custom", "model._target_=ttimm.create_model"])
+    assert call("ttimm.create_model") == "x"
+    trust.begin(["model={_target_: ttimm.Net.load}", "trainer.loss={_target_: tother.make}"])
+    assert type(call("ttimm.Net.load")).__name__ == "Net" and call("tother.make") == 3
+    (tmp_path / "presets" / "model").mkdir(parents=True)
+    (tmp_path / "presets" / "model" / "net.yaml").write_text("_target_: ttimm.make\n")
+    trust.begin(["model=net"], str(tmp_path / "presets"))
+    assert call("ttimm.make") == 3, "another installed package defines it"
+    trust.begin(["+launcher._target_=tmine.build"])
+    assert call("tmine.build", "launcher") == 5
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system", "builtins.eval", "subprocess.run", "functools.partial", "posix.system",
+        "ttimm.os.system", "ttimm.system", "ttimm.builtins.eval", "ttimm.subprocess.run",
+        "ttimm.functools.partial", "ttimm.partial", "tmine.os.system", "keras.utils.get_file",
+        "keras.utils.io_utils.os.system", "ttimm.writing.write_bytes",
+        "dtrain.files.writing.remove", "loose.make", "ttimm.Net.__subclasses__",
+        "ttimm.create_model.__globals__.clear",
+        "tmine.tother.make.__call__", "keras.layers.Lambda", "keras.saving.load_model",
+    ],
+)  # fmt: skip
+def test_what_runs_code_of_others_is_refused_when_typed(target: str) -> None:
+    trust.begin([f"model._target_={target}"])
+    with pytest.raises(UsageError, match=rf"model\._target_={target}: "):
+        call(target)
+    with pytest.raises(UsageError):
+        trust.locate(target, KEY)
+
+
+def test_nothing_is_called_where_no_function_is_meant() -> None:
+    trust.begin(["name={_target_: ttimm.create_model}"])
+    for key in ("name", "hardware", "sweep"):
+        with pytest.raises(UsageError, match="nothing is called at this place"):
+            trust.check({key: {"_target_": "ttimm.create_model"}})
+
+
+def test_a_folder_from_elsewhere_names_nothing() -> None:
+    words = ["model=custom", "model._target_=ttimm.create_model"]
+    for command, allowed in (
+        (private.sign_command(words, None, None), True),
+        ({"overrides": words, "config_dir": None, "signature": "forged"}, False),
+    ):
+        trust.begin(["resume=run"])
+        private.accept("resume", "run", command, ["resume=run"])
+        if allowed:
+            assert call("ttimm.create_model") == "x"
+            continue
+        for target in ("ttimm.create_model", "tmine.tother.make", "os.system", "tmine.os.system"):
+            with pytest.raises(UsageError):
+                call(target)
+        assert call("tmine.build") == 5, "the user's own project, as ever"
+        with pytest.raises(UsageError):
+            call("tmine.build", "launcher")
+
+
+def test_what_is_typed_beside_the_words_of_a_folder_from_elsewhere() -> None:
+    words = ["fork=run", "model._target_=ttimm.create_model"]
+    theirs = ["model=custom", "+trainer.callbacks=[{_target_: ttimm.create_model}]"]
+    trust.begin(words)
+    private.accept("fork", "run", {"overrides": theirs}, words)
+    assert call("ttimm.create_model") == "x"
+    with pytest.raises(UsageError, match="'ttimm' is not trusted"):
+        trust.check({"trainer": {"callbacks": [{"_target_": "ttimm.create_model"}]}})
+
+
+def test_tasks_may_call_what_their_command_has_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trust.begin(["model._target_=ttimm.make"])
+    trust.check({"model": {"_target_": "ttimm.make"}})
+    monkeypatch.setattr(trust, "_command", type(trust._command)("task", default=None))
+    assert targets.instantiate({"_target_": "ttimm.make"}, "model") == 3
+    for target in ("ttimm.create_model", "ttimm.os.system", "os.system"):
+        with pytest.raises(UsageError):
+            trust.locate(target, KEY)
+
+
+def test_a_variable_opens_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "loose,keras.layers.Lambda")
+    assert call("loose.make") == 4
+    trust.check({"model": {"_target_": "keras.layers.Lambda"}})
+    with pytest.raises(UsageError):
+        trust.check({"model": {"_target_": "keras.layers.TFSMLayer"}})
+
+
+def test_one_command_leaves_nothing_to_the_next() -> None:
+    trust.begin(["model._target_=ttimm.create_model", "name=${oc.env:HOME}"])
+    assert call("ttimm.create_model") == "x" and private.allowed("HOME")
+    with trust.begun():
+        assert not private.allowed("HOME")
+    assert private.allowed("HOME")
+    trust.begin(["model=cnn"])
+    assert not private.allowed("HOME")
+    with pytest.raises(UsageError):
+        call("ttimm.create_model")
+    assert {kind.package for kind in kinds.EVERY} < set(kinds.KNOWN)
