@@ -111,6 +111,10 @@ def check(composed: DictConfig) -> None:
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
+    if "model" not in plain:
+        refuse("--config-name", "the file has none of dtrain's keys",
+               accepted="defaults: [config, _self_] at its beginning",
+               hint="python -m dtrain --cfg job without it")  # fmt: skip
     if plain.keys() - schema.Config.model_fields.keys():
         check_node(composed, "", schema.Config)
     for key in schema.Config.model_fields:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -183,9 +184,10 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         UsageError: for the first one found.
     """
-    for name in ("config_name", "config_path"):
-        if value := getattr(options, name):
-            raise of_file(f"--{name.replace('_', '-')}", value)
+    if path := options.config_path:  # another would stand in the place of dtrain's own
+        refuse("--config-path", "dtrain's own conf stays, and another is beside it", path,
+               accepted="--config-dir FOLDER",
+               typed=f"--config-dir {shlex.quote(path)}")  # fmt: skip
     for name in ("experimental_rerun", "hydra_help", "help"):
         if value := getattr(options, name):
             refuse(f"--{name.replace('_', '-')}", "is Hydra's, and dtrain does not have it",

@@ -9,6 +9,7 @@ experiment or a run folder can say so. dtrain needs none of it. Every configurat
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import re
 from typing import Any
@@ -25,7 +26,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, schema, tree, trust
+from dtrain.config import command_line, given, private, schema, tree, trust
+from dtrain.config.overrides import CONFIG_NAME, of_sources, parse
 from dtrain.errors import UsageError, refuse
 
 NAME = "dtrain"
@@ -45,7 +47,6 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "hydra_logging": (_SILENT, "the run folder's logs/"),
     "job_logging": (_SILENT, "the run folder's logs/"),
     "verbose": (False, "the run folder's logs/"),
-    "searchpath": ([], "--config-dir FOLDER"),
     "launcher": (_LAUNCHER, "hydra/launcher=dtrain"),
     "sweep.subdir": ("${hydra.job.num}", "hydra.sweep.dir=FOLDER"),
     "job.name": (NAME, "name=NAME"),
@@ -60,7 +61,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
 _WHOLE = re.compile(r"\$\{.*\}", re.DOTALL)
 #: Those that Hydra fills in, and those that are obeyed.
 _FREE = (
-    "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
+    "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env",
+    "searchpath",
 )  # fmt: skip
 
 
@@ -100,10 +102,22 @@ class Loader(ConfigLoaderImpl):
 
 
 def check_overrides(overrides: list[str]) -> None:
-    """Refuse what Hydra obeys while it composes: a search path, from which it imports."""
-    for each in OverridesParser.create().parse_overrides(overrides):
-        if each.key_or_group.startswith("hydra.searchpath"):
-            raise _refusal("searchpath", each.get_value_string(), "--config-dir FOLDER")
+    """Refuse what Hydra obeys while it composes, of a run folder that is none of the user's."""
+    for each in OverridesParser.create().parse_overrides(of_sources(overrides)):
+        key, value = each.key_or_group, each.value()
+        private.check_named(key, value, f"{each.input_line} in the command, if it may be read")
+        if key != CONFIG_NAME:
+            for place in value if isinstance(value, list) else [value]:
+                _check_place(key, str(place))
+
+
+def _check_place(key: str, place: str) -> None:
+    scheme, _, name = place.partition("://")
+    is_package = scheme == "pkg" and importlib.util.find_spec(name.partition(".")[0]) is not None
+    if not is_package and not (scheme == "file" and os.path.isdir(name)):
+        refuse(key, "is neither a folder nor an installed package", place,
+               accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
+               hint=f"{key}=[file:///FOLDER]")  # fmt: skip
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -221,10 +235,17 @@ def run(arguments: list[str], command: Any) -> None:
     version.setbase("1.3")
     options = command_line.parsed(arguments)
     command_line.check_options(options)
+    names = [value for _, key, value in map(parse, options.overrides) if key == CONFIG_NAME]
+    name = (names[-1] if names else None) or "config"
+    composing = loader(options.config_dir)
+    if not composing.repository.config_exists(name):
+        refuse("--config-name", "there is no such file in the folder of presets", name,
+               accepted="NAME of FOLDER/NAME.yaml, which begins with defaults: [config, _self_]",
+               hint=f"--config-dir FOLDER --config-name {name}")  # fmt: skip
     GlobalHydra.instance().clear()
-    hydra = Hydra(NAME, loader(options.config_dir))
+    hydra = Hydra(NAME, composing)
     GlobalHydra.instance().initialize(hydra)
-    words = {"config_name": "config", "overrides": options.overrides}
+    words = {"config_name": name, "overrides": options.overrides}
     try:
         if options.cfg:
             hydra.show_cfg(**words, cfg_type=options.cfg, package=options.package,

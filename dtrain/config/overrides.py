@@ -5,7 +5,13 @@ What the value means is Hydra's grammar; this only splits one argument of the co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+#: The primary configuration, as ``--config-name`` says it.
+CONFIG_NAME = "hydra.job.config_name"
+#: Hydra's own keys that say what a configuration is composed from.
+_SOURCES = ("hydra.searchpath", CONFIG_NAME)
 
 
 class Override(NamedTuple):
@@ -41,3 +47,8 @@ def parse(text: str) -> Override:
 def key_of(text: str) -> str:
     """Return the key of an override, with dots alone."""
     return parse(text).key
+
+
+def of_sources(overrides: Iterable[str]) -> list[str]:
+    """Return those of Hydra's overrides that say what a configuration is composed from."""
+    return [override for override in overrides if key_of(override) in _SOURCES]

@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 
 from dtrain.config.fields import Plain
-from dtrain.config.overrides import parse
+from dtrain.config.overrides import CONFIG_NAME, parse
 from dtrain.errors import DamagedFile
 from dtrain.files.reading import read_plain
 
@@ -34,6 +34,8 @@ def check(config_dir: str | None, overrides: Iterable[Override]) -> None:
     numbers: dict[Path, int] = {}
     for override in () if config_dir is None else overrides:
         value = parse(override.input_line or "").value or ""
+        if override.key_or_group == CONFIG_NAME:
+            _check_file(Path(str(config_dir)), Path(str(config_dir), value), (), numbers)
         for option in value.strip("[]").split(",") if "." not in override.key_or_group else ():
             place = Path(str(config_dir), override.key_or_group, option.strip(" '\""))
             _check_file(Path(str(config_dir)), place, (), numbers)

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain import errors, secrets
 from dtrain.config import command_line, explain, guard, private, schema, tree, trust
 from dtrain.config.check import settle
+from dtrain.config.overrides import of_sources
 from dtrain.config.tree import Config
 from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
 from dtrain.controller.result import Outcome
@@ -209,10 +210,11 @@ def command_of(config: Config, node: DictConfig) -> Json:
     """
     settings = HydraConfig.get()
     # As they were typed: a reference to the environment is no value yet.
-    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+    overrides: Any = OmegaConf.to_container(settings.overrides, resolve=False)
+    words = [*of_sources(overrides["hydra"]), *overrides["task"]]
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        private.as_written(overrides, node),
+        private.as_written(words, node),
         sources.get("command-line"), tree.address(config),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dtrain.config import schema
-from dtrain.config.overrides import key_of, parse
+from dtrain.config.overrides import CONFIG_NAME, key_of, parse
 from dtrain.errors import UsageError, refuse
 from dtrain.host import pyproject
 
@@ -41,12 +41,19 @@ def words(given: list[str]) -> list[str]:
         UsageError: the project's file is wrong.
     """
     given = [f"++{word}" if _OF_PROJECT.match(word) else word for word in given]
+    name, given = _take(given, "--config-name", "-cn")
+    if name is not None:  # an override is recorded
+        given = [*given, f"{CONFIG_NAME}={name}"]
     typed = {each.key: each.value for each in map(parse, given)}
     if any(typed.get(key) not in (None, "null", "auto") for key in _NAMING):
         return given
     flags, folder, table = [], config_dir(given), pyproject.read()
     if folder is not None and typed_config_dir(given) is None:
         flags = ["--config-dir", folder]
+    whole = Path(folder or "", "config.yaml")
+    if folder is not None and whole.is_file():
+        print(f"note: {whole} is not read, as dtrain has a config.yaml of its own: rename it to "
+              "NAME.yaml, and type --config-name NAME", file=sys.stderr)  # fmt: skip
     defaults = [*table.get("defaults", ())]
     if "output_dir" in table:
         escaped = table["output_dir"].replace("'", "\\'")
@@ -104,10 +111,15 @@ def _has_presets(folder: Path) -> bool:
 
 def typed_config_dir(given: list[str]) -> str | None:
     """Return the folder of ``--config-dir``; what is wrong with the options is said later."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd")
+    return _take(given, "--config-dir", "-cd")[0]
+
+
+def _take(given: list[str], *option: str) -> tuple[str | None, list[str]]:
+    """Return the value of an option, if it is there, and the command line without it."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument(*option, dest="value")
     try:
-        found: str | None = parser.parse_known_args(given)[0].config_dir
+        options, rest = parser.parse_known_args(given)
     except argparse.ArgumentError:
-        return None
-    return found
+        return None, given
+    return options.value, rest

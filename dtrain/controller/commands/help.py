@@ -45,6 +45,7 @@ options:
   --cfg job                   print the configuration instead of training
   --multirun, -m              run all combinations of a=1,2 b=3,4: a sweep
   --config-dir FOLDER         presets of your own, FOLDER/GROUP/OPTION.yaml
+  --config-name NAME          begin with FOLDER/NAME.yaml, which has defaults: [config, _self_]
   --info, --shell-completion  as in every Hydra application
 
 groups and their options (* is the default):

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import given, guard, private, schema, targets, tree
 from dtrain.config.check import check_node, settle
-from dtrain.config.overrides import parse
+from dtrain.config.overrides import of_sources, parse
 from dtrain.config.tree import Config
 from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
@@ -219,7 +219,8 @@ class Composer:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
         uri = tree.address(draft.config)
-        return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
+        words = [*of_sources(self._master.overrides["hydra"]), *draft.overrides]
+        return {**resume.command(words, self._master.config_dir, uri), "sweep": sweep}
 
     def whole(self) -> Json:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
