@@ -116,12 +116,12 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     if (command := advice.get("typed")) is None:
         return UsageError(name, problem, accepted=accepted, **advice)
     if command in latest.ON_RUNS and not rest:
-        hint = latest.hint(command)
-    elif not command and rest and os.path.isdir(rest[0]):
-        hint = shlex.join([f"resume={rest[0]}", *rest[1:]])
+        return UsageError(name, problem, accepted=accepted, hint=latest.hint(command))
+    if not command and rest and os.path.isdir(rest[0]):
+        instead = shlex.join([f"resume={rest[0]}", *rest[1:]])
     else:
-        hint = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
-    return UsageError(name, problem, accepted=accepted, typed=hint)
+        instead = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
+    return UsageError(name, problem, accepted=accepted, typed=instead)
 
 
 if __name__ == "__main__":

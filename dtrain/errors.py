@@ -124,10 +124,10 @@ def refuse(key: str, why: str, value: object = ALONE, **words: str | None) -> No
 def _of_field(key: str) -> tuple[str | None, str | None]:
     """Return what a key of the configuration accepts, and its default as it is typed."""
     # By name: what is said here is known above. A process that refuses nothing does not import it.
-    groups = importlib.import_module("dtrain.config.groups")
-    if key not in set(groups.keys()):
+    fields = importlib.import_module("dtrain.config.help")
+    if key not in set(fields.keys()):
         return None, None
-    described = groups.help_of(key)
+    described = fields.help_of(key)
     return described.accepted, described.default and f"{key}={described.default}"
 
 

@@ -1,7 +1,7 @@
 """What is a secret: by the name of its key, or by its place in an address.
 
 No file of a run, nothing in MLflow and no message holds one. How a configuration is written
-without them is in :mod:`dtrain.config.environment`.
+without them is in :mod:`dtrain.config.private`.
 """
 
 from __future__ import annotations
@@ -24,37 +24,10 @@ _PAIRS = {
 }  # fmt: skip
 #: Tokens of a vocabulary and counts of them, which are no secrets: ``mask_token``, ``num_token``.
 _VOCABULARY = {
-    "pad",
-    "padding",
-    "bos",
-    "eos",
-    "unk",
-    "unknown",
-    "mask",
-    "cls",
-    "class",
-    "sep",
-    "separator",
-    "start",
-    "end",
-    "begin",
-    "stop",
-    "oov",
-    "blank",
-    "newline",
-    "special",
-    "first",
-    "last",
-    "next",
-    "num",
-    "n",
-    "number",
-    "count",
-    "per",
-    "each",
-    "max",
-    "min",
-}
+    "pad", "padding", "bos", "eos", "unk", "unknown", "mask", "cls", "class", "sep", "separator",
+    "start", "end", "begin", "stop", "oov", "blank", "newline", "special", "first", "last", "next",
+    "num", "n", "number", "count", "per", "each", "max", "min",
+}  # fmt: skip
 #: Shorter values of the environment are not looked for in texts: they would be found in words.
 _SHORTEST = 6
 
@@ -106,7 +79,7 @@ def mask(text: str) -> str:
     return text
 
 
-def hide(node: Any, key: str = "") -> Any:
+def hide(node: object, key: str = "") -> Any:
     """Return plain mappings, lists and scalars with what is named like a secret hidden."""
     if isinstance(node, dict):
         return {n: hide(value, f"{key}.{n}" if key else str(n)) for n, value in node.items()}
@@ -115,7 +88,7 @@ def hide(node: Any, key: str = "") -> Any:
     return HIDDEN if is_secret(node, key) else node
 
 
-def is_secret(value: Any, key: str) -> bool:
+def is_secret(value: object, key: str) -> bool:
     """Say whether a scalar is a secret, standing at ``key``.
 
     A number at ``token`` is one of a vocabulary, or how many there are.

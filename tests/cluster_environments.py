@@ -200,7 +200,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a batch script on three nodes": Recorded(
         "sbatch 22.05", step(0, THREE, "1(x3)", 3, SLURM_STEP_ID=""),
-        sentence="SLURM job 41 has 3 nodes, and this command is on one of them: srun starts it on",
+        sentence="SLURM job 41 has 3 nodes, and this command is on one of them; accepted: srun",
     ),
     "a batch script, by its step's number": Recorded(
         "slurm.h, SLURM_BATCH_SCRIPT", step(0, THREE, "1(x3)", 3, SLURM_STEP_ID="4294967291"),
@@ -208,12 +208,12 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "salloc -N2, an interactive step": Recorded(
         SALLOC, step(0, "n1", "1", 1, SLURM_STEP_ID="4294967290", SLURM_JOB_NUM_NODES="2"),
-        sentence="launcher=local, which leaves the others idle",
+        sentence="or local, which leaves the others idle",
     ),
     "salloc -N1": Recorded("salloc 22.05", {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1"}),
     "srun -n2 --pty bash": Recorded(
         "srun(1), --pty", step(0, "n[1-2]", "1(x2)", 2, SLURM_PTY_PORT="41234"),
-        sentence="this shell is one of the 2 tasks of SLURM step 41.0",
+        sentence="this shell is a task of 2 of SLURM step 41.0",
     ),
     "srun -n1 --pty bash": Recorded(
         "srun(1), --pty", step(0, "n1", "1", 1, SLURM_PTY_PORT="41234"), "Slurm", "chief-0",
@@ -436,6 +436,6 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a pod with a host name of its own": Recorded(
         WHERE, pod("train-3", JOBSET_NAME="train", HOSTNAME="gpu-box"),
-        sentence="HOSTNAME=gpu-box: is not the host name of pod 3",
+        sentence="HOSTNAME=gpu-box: is not JOB-3, ",
     ),
 }  # fmt: skip

@@ -200,7 +200,7 @@ class Batches:
         ({"epoch": 3}, "epoch=3: is no keyword of dtrain.train.*epochs=..."),
         ({"overrides": ["--help"]}, "--help: is no override"),
         ({"overrides": ["resume=x"]}, "resume=x: is what the call itself says"),
-        ({"output_dir": "s3://bucket/x"}, "is not where the Python API can follow"),
+        ({"output_dir": "s3://bucket/x"}, "type: output_dir=outputs"),
         ({"epochs": object()}, "epochs=.*no value of a configuration"),
         ({"model": 3}, "model=int 3: is no function or class"),
         ({"data": (["a", "b"], [1, 2])}, "data .x.=.*is no array of numbers"),

@@ -31,10 +31,10 @@ def refused(*overrides: str, gpus: int = 0) -> str:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and JAX has not; accepted: "
+        (["strategy=ps"], "strategy=ps: is one of TensorFlow, and not of JAX; accepted: "
          "those of docs/backends.md, or backend=tensorflow; type: backend=tensorflow"),
-        (["strategy=central_storage"], "strategy=central_storage: TensorFlow has"),
-        (["strategy=layer_placement"], "strategy=layer_placement: TensorFlow has"),
+        (["strategy=central_storage"], "strategy=central_storage: is one of TensorFlow"),
+        (["strategy=layer_placement"], "strategy=layer_placement: is one of TensorFlow"),
         (["hardware.inter_op_threads=2"], "type: hardware.inter_op_threads=null"),
         (["hardware.onednn=false"], "onednn=false: is for backend=tensorflow and backend=torch: "),
         (["hardware.jit_compile=true"], "type: hardware.jit_compile=false"),
@@ -51,9 +51,9 @@ def test_what_jax_has_not(overrides: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and PyTorch has not"),
-        (["strategy=hybrid"], "strategy=hybrid: JAX has this strategy, and PyTorch has not"),
-        (["strategy=model_parallel"], "JAX has this strategy, and PyTorch has not"),
+        (["strategy=ps"], "strategy=ps: is one of TensorFlow, and not of PyTorch"),
+        (["strategy=hybrid"], "strategy=hybrid: is one of JAX, and not of PyTorch"),
+        (["strategy=model_parallel"], "is one of JAX, and not of PyTorch"),
         (["hardware.jit_compile=true"], "is for backend=tensorflow: PyTorch has torch.compile"),
         (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
         (["strategy=fsdp", "strategy.rules=[{path: x, split: 0}]"], "is for backend=jax: fully_sh"),
@@ -73,8 +73,8 @@ def test_torch_compiles_models(overrides: list[str]) -> None:
 
 def test_what_tensorflow_has_not() -> None:
     message = refused("strategy=hybrid", "backend=tensorflow")
-    assert message.startswith("strategy=hybrid: JAX has this strategy, and TensorFlow has not")
-    assert "JAX and PyTorch have this strategy" in refused("strategy=fsdp", "backend=tensorflow")
+    assert message.startswith("strategy=hybrid: is one of JAX, and not of TensorFlow")
+    assert "is one of JAX and PyTorch" in refused("strategy=fsdp", "backend=tensorflow")
     assert message.endswith("type: backend=jax")
     cluster = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
     assert (cluster.chief.devices, cluster.replicas, len(cluster.tasks)) == (4, 4, 1)
@@ -102,7 +102,7 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError) as error:
         backend.check_here(cluster)
     assert str(error.value) == (
-        "backend=jax: JAX is not installed; accepted: backends that are installed; type: "
+        "backend=jax: JAX is not installed; accepted: tensorflow, jax, torch, auto; type: "
         "pip install 'dtrain[jax]'"
     )
     backend.check_here(planned().cluster)

@@ -242,7 +242,7 @@ def test_a_place_where_a_run_is_or_was_begun(
     copy = remote.fetched(address, key)
     assert remote.is_unfinished_copy(copy)
     assert of_run.at_address(evaluate, [address, "follow=true"]) == 2
-    assert "is a copy, which does not change" in capsys.readouterr().err
+    assert "is a copy of a run that another machine trains" in capsys.readouterr().err
     (copy / "result.json").write_text("{}")
     assert not remote.is_unfinished_copy(copy)
 

@@ -205,7 +205,7 @@ def test_methods_that_are_never_called_are_refused(monkeypatch: pytest.MonkeyPat
             prepare("OneDevice", 1, config(method))
     chosen, action = config("predict"), object.__new__(predict.Predict)
     action._rundir = SimpleNamespace(config=None)
-    monkeypatch.setattr(predict.inputs.load, "read", lambda path: chosen)
+    monkeypatch.setattr(predict.inputs.tree, "read", lambda path: chosen)
     schedule = SimpleNamespace(total_steps=4, steps_per_epoch=4)
     monkeypatch.setattr("dtrain.task.train.session.make_schedule", lambda *_: schedule)
     data, strategy = dataset.load(chosen), strategies.OneDevice(["CPU:0"])

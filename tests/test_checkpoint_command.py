@@ -211,7 +211,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, show: Any, name: str, problem
     assert (found.code, found.output) == (2, "")
     assert found.error == (
         f"error: PATH={tmp_path / name}: {problem}; accepted: a run folder, its checkpoints "
-        "folder, or one checkpoint in it; hint: python -m dtrain checkpoint "
+        "folder, or one of these; hint: python -m dtrain checkpoint "
         "outputs/DATE/TIME_NAME\n"
     )
 

@@ -407,20 +407,20 @@ def test_another_metric(sweep: Path) -> None:
     [
         (["nowhere"], "error: PATH=nowhere: is not there; accepted: a folder with runs in it, or "
          "the id of a run in MLflow; type: python -m dtrain compare outputs"),
-        (["s", ""], "error: PATH_OR_RUN_ID=: is empty; accepted: a folder or a run's id; "
-         ". for the current folder; type: python -m dtrain compare outputs"),
+        (["s", ""], "error: PATH_OR_RUN_ID=: is empty; accepted: a folder (. is this one) "
+         "or a run's id; type: python -m dtrain compare outputs"),
         (["."], "error: PATH=.: holds no run folder; "),
         (["file"], "error: PATH=file: is no folder; "),
-        (["s", "--baseline", "7"], "error: --baseline=7: no run matches; accepted: one of 0, 1, 2, "
-         "3; or KEY=VALUE that one alone has; type: --baseline 0"),
-        (["s", "--baseline", "seed=0"], "error: --baseline=seed=0: 3 runs match; accepted: one of "
-         "0, 1, 2; or KEY=VALUE that one alone has; type: --baseline 0"),
+        (["s", "--baseline", "7"], "error: --baseline=7: no runs match; accepted: 0, 1, 2, 3; or "
+         "KEY=VALUE of one alone; type: --baseline 0"),
+        (["s", "--baseline", "seed=0"], "error: --baseline=seed=0: 3 runs match; accepted: 0, "
+         "1, 2; or KEY=VALUE of one alone; type: --baseline 0"),
         (["s/0", "s/2b", "--baseline", "0"], "error: --baseline=0: no other run has loss at a step "
-         "of 0; accepted: runs with common steps; hint: trainer.log_every_steps=N, the same for"),
+         "of 0; hint: trainer.log_every_steps=N, the same for"),
         (["s", "--metric", "los"], "error: --metric=los: no run has it; accepted: "
-         "examples_per_second, loss; type: --metric loss"),
+         "examples_per_second, loss; hint: --metric loss"),
         (["f" * 32, "--uri", "sqlite:///no.db"], "error: --uri=sqlite:///no.db: is not there; "
-         "accepted: the store that holds the runs; hint: --uri sqlite:////PATH/OF/outputs/mlflow.db"
+         "hint: --uri sqlite:////PATH/OF/outputs/mlflow.db"
          ", or --uri http://HOST:PORT"),
     ],
 )  # fmt: skip
@@ -597,8 +597,8 @@ def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert Path("comparison.html").is_file()
     assert main(["f" * 32]) == 2
     assert capsys.readouterr().err == (
-        f"error: RUN_ID={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; accepted: "
-        "the id of a run there; hint: --uri STORE with the store that it is in\n"
+        f"error: RUN_ID={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; "
+        "hint: --uri STORE of it\n"
     )
     # One that has no result yet, of which MLflow knows less.
     lone = ship(RunDir.create(tmp_path / "l").path, composed("objective=loss", "name=lone"))

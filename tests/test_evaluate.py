@@ -174,7 +174,7 @@ def test_refusals(run: RunDir, capfd: Any) -> None:
         "evaluate run checkpoint=worst": "error: checkpoint=worst: is none",
         "evaluate run/checkpoints/4 checkpoint=8": "names a checkpoint, and so does checkpoint=",
         "evaluate run checkpoint=8 weights=ema": "checkpoint 8 has no averages of its weights",
-        "evaluate run fork=run": "fork=run: is of a training, and evaluate is none",
+        "evaluate run fork=run": "fork=run: is of a training, not of evaluate",
         "evaluate run evaluate.prefix=train": "is the name of what training itself records",
         "evaluate run evaluate.buy=label": "type: evaluate.by=label",
         "evaluate run/evaluations/one": "is not a run: it is what another command made of one",

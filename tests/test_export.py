@@ -234,8 +234,8 @@ def test_a_missing_converter(export: Any, trained: Path, monkeypatch: pytest.Mon
     found = export(trained, "to=litert")
     assert found.code == 2
     assert found.error == (
-        "error: to=litert: ai-edge-litert is not installed, which converts or runs it; accepted: "
-        'formats whose packages are installed; type: pip install "dtrain[export]"\n'
+        "error: to=litert: ai-edge-litert is not installed, which converts or runs it; "
+        'type: pip install "dtrain[export]"\n'
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from dtrain.errors import UsageError
 from dtrain.run import exports
 from dtrain.run.exports import Version
+from tests.configs import section
 from tests.sampled import sampled
 
 SHIPPED = {"mlp": (8, 8), "cnn": (8, 8), "resnet": (8, 8), "transformer": (12,)}
@@ -26,15 +27,14 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
         x: a nest of arrays.
         rows: how many examples there are, those of ``x`` again and again.
     """
-    from dtrain.config.tree import Config, Trainer
+    from dtrain.config.node import Node
     from dtrain.data import nest
     from dtrain.data.sources import Arrays, Splits
     from dtrain.export import formats, sample
 
     x = nest.mapped(lambda leaf: np.resize(leaf, (rows, *leaf.shape[1:])), x)
     splits = Splits(Arrays(x, np.zeros(rows)), None, 2)
-    config: Any = Config.__new__(Config)
-    config.trainer = Trainer()
+    config: Any = Node(trainer=section("trainer"))
     named = formats.named(model, splits, config)
     return named, sample.sample_of(named, splits)
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.configs import section
+
 
 def configured(
     devices: int,
@@ -12,13 +14,12 @@ def configured(
     deterministic: bool = False,
     **changed: Any,
 ) -> list[str]:
-    from dtrain.config.tree import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
 
     task = Task("chief", 0, devices, threads=threads)
     cluster = Cluster((task,), kind, devices, {})
-    return hardware.configure(Hardware(**changed), cluster, task, deterministic)
+    return hardware.configure(section("hardware", **changed), cluster, task, deterministic)
 
 
 @pytest.mark.task
@@ -64,13 +65,12 @@ def test_gpus_that_the_plan_overlooked() -> None:
 
     import tensorflow as tf
 
-    from dtrain.config.tree import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
-        return hardware.overlooked(Hardware(kind=kind), cluster)
+        return hardware.overlooked(section("hardware", kind=kind), cluster)
 
     assert said("auto", "cpu") is None, "there are none"
     with mock.patch.object(tf.config, "list_physical_devices", lambda kind: [kind, kind]):

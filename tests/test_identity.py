@@ -15,6 +15,7 @@ import pytest
 
 from dtrain.config import tree
 from dtrain.run import identity
+from tests.configs import parsed
 from tests.test_schema import EXPERIMENTS, composed
 
 FILE = Path("config.yaml")
@@ -30,7 +31,7 @@ def identified(*overrides: str) -> tuple[dict[str, str], str]:
 def changed(*overrides: str) -> set[str]:
     """Return the keys whose fingerprint the overrides change; one hash of all changes with them."""
     (before, one), (after, other) = identified(), identified(*overrides)
-    assert before.keys() == after.keys() == set(identity.FIXED)
+    assert before.keys() == after.keys() == set(identity.fixed())
     found = {key for key in before if before[key] != after[key]}
     assert (one != other) == bool(found)
     return found
@@ -83,7 +84,7 @@ def test_the_file_of_a_run_has_the_same(words: Sequence[str], tmp_path: Path) ->
 
 
 def model(**values: Any) -> str:
-    node = tree.parse({"model": values.pop("of", None) or values}, FILE)
+    node = parsed({"model": values.pop("of", None) or values}, FILE)
     return identity.fingerprints(node)["model"]
 
 
@@ -94,8 +95,8 @@ def test_what_a_hash_is_of() -> None:
     assert model(a=None) != model(a="None")
     assert model(of={0: 1, "a": {1.5: 2, True: 3}}) != model(of={0: 1, "a": {1.5: 2, True: 4}})
     assert model(a=1) == model(a=1) != model(a=True)
-    nothing = identity.fingerprints(tree.parse({}, FILE))
-    assert set(nothing) == set(identity.FIXED)
+    nothing = identity.fingerprints(parsed({}, FILE))
+    assert set(nothing) == set(identity.fixed())
     assert nothing["model"] == nothing["optimizer"] == identity._hash(None)
 
 
@@ -110,14 +111,12 @@ def test_a_value_is_plain() -> None:
 def test_another_process_finds_the_same() -> None:
     """Where sets and texts are in another order."""
     code = (
-        "import json; from pathlib import Path; from dtrain.config import load; "
+        "import json; from tests.configs import parsed; "
         "from dtrain.run import identity; "
-        "c = tree.parse({'model': {'b': 'x', 'a': [1.5, None]}, 'seed': 3}, Path()); "
+        "c = parsed({'model': {'b': 'x', 'a': [1.5, None]}, 'seed': 3}); "
         "print(json.dumps(identity.fingerprints(c)))"
     )
-    ours = identity.fingerprints(
-        tree.parse({"model": {"a": [1.5, None], "b": "x"}, "seed": 3}, FILE)
-    )
+    ours = identity.fingerprints(parsed({"model": {"a": [1.5, None], "b": "x"}, "seed": 3}, FILE))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
         env={**os.environ, "PYTHONHASHSEED": "7"},

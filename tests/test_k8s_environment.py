@@ -73,7 +73,7 @@ def test_pods_that_do_not_find_each_other_are_each_by_itself() -> None:
         ({**OWN, "JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX=x: is not a number, in a pod"),
         ({**OWN, "JOB_COMPLETION_INDEX": ""}, r"JOB_COMPLETION_INDEX=: is not"),
         ({**OWN, "JOB_COMPLETION_INDEX": "٣"}, "JOB_COMPLETION_INDEX=٣: is not a number"),
-        ({**OWN, "HOSTNAME": "gpu-box"}, "HOSTNAME=gpu-box: is not the host name of pod 3"),
+        ({**OWN, "HOSTNAME": "gpu-box"}, "HOSTNAME=gpu-box: is not JOB-3, "),
         (
             {**OURS, "JOB_GLOBAL_INDEX": "4"},
             "JOB_GLOBAL_INDEX=4: GLOBAL_REPLICAS=4 has no such rank",

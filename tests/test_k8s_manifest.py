@@ -163,7 +163,7 @@ def test_an_interruption_is_free_and_a_wrong_configuration_final() -> None:
 
 
 def test_a_command_on_a_run_folder_is_not_for_pods() -> None:
-    with pytest.raises(UsageError, match="has trainings done elsewhere"):
+    with pytest.raises(UsageError, match="type: launcher=local"):
         launcher().here()
 
 
@@ -329,7 +329,7 @@ def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["launcher.image=null"], "launcher.image=null: the pods are started from an image"),
+        (["launcher.image=null"], "launcher.image=null: pods start from an image"),
         (["launcher.volume=null"], "launcher.volume=null: the run folder would be lost"),
         (["launcher.job_name=Digits"], "launcher.job_name=Digits: is no name that Kubernetes"),
         (["launcher.mounts=[data]"], "is not CLAIM:/PATH"),

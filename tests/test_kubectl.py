@@ -255,7 +255,7 @@ def test_kubectl_is_refused_by_name_where_it_is_missing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     line = refused(dtrain(*COMMAND))
-    assert line.startswith("error: launcher.apply=true: is done by kubectl, which is not on PATH")
+    assert line.startswith("error: launcher.apply=true: needs kubectl on PATH")
 
 
 # --- requests to stop

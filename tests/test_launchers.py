@@ -422,7 +422,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
 def test_others_start_the_others_again() -> None:
     with pytest.raises(UsageError) as caught:
         Env(**{**SETTINGS, "max_restarts": 2}, environment=TFConfig())
-    assert str(caught.value).startswith("launcher.max_restarts=2: a command that starts one task")
+    assert str(caught.value).startswith("launcher.max_restarts=2: one task of many")
     assert str(caught.value).endswith("type: launcher.max_restarts=0")
 
 

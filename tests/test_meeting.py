@@ -56,7 +56,7 @@ def test_a_chief_of_whom_nothing_is_known() -> None:
         of(Started("Open MPI", 0, 2))  # at all of them, the chief too: they end together
     assert str(caught.value) == (
         "launcher.chief=null: Open MPI does not say on which host its task 0 is; accepted: the "
-        "name or address of that host, the same for all tasks; hint: launcher.chief=HOST"
+        "name or address of a host, or null; hint: launcher.chief=HOST, the same for all tasks"
     )
 
 

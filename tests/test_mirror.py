@@ -391,7 +391,7 @@ def test_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, "a.py", "large")
     (tmp_path / "large").write_bytes(bytes(range(256)) * 100)
     monkeypatch.setattr(mirror, "MOST", 100)
-    with pytest.raises(UsageError, match="the largest is large"):
+    with pytest.raises(UsageError, match="the most is large"):
         mirror.archive(tmp_path)
 
 

@@ -119,7 +119,7 @@ def test_what_another_path_means(
     rundir.journal.write_text(json.dumps(data) + "\n")
     own = {"_target_": "dtrain.datasets.table", **own}
     monkeypatch.setattr(
-        derived.load, "read", lambda path: type("Config", (), {"dataset": Node(own)})
+        derived.tree, "read", lambda path: type("Config", (), {"dataset": Node(own)})
     )
     node = {**own, **typed}
     names = {f"dataset.{name}" for name in typed}

@@ -233,7 +233,7 @@ def test_a_process_for_each_device(
         (["strategy=mirrored", "hardware.devices=200", "trainer.batch_size=200"], PLAIN,
          "hardware.devices=200: is more processes than this machine of 8 cores can serve"),
         ([MULTIWORKER], dataclasses.replace(COMMAND, gpus=4), "hardware=gpu: this command has 4 "
-         "GPUs, and a process of PyTorch computes on one"),
+         "GPUs, and a process of PyTorch has one"),
         ([MULTIWORKER, "hardware=gpu"], COMMAND, "this command has 0 GPUs"),
     ],
 )  # fmt: skip
@@ -276,10 +276,10 @@ def test_parameter_servers() -> None:
 #: overrides, what the plan is made for, and parts of the message: key=value, why, what to type
 REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     (["hardware.hosts=2"], PLAIN, None, (
-        "hardware.hosts=2", "strategy=default does not run a process on each host",
+        "hardware.hosts=2", "strategy=default runs no process on each host",
         "strategy=multiworker")),
     ([PS, "hardware.hosts=4"], PLAIN, None, (
-        "hardware.hosts=4", "strategy=ps does not run a process on each host",
+        "hardware.hosts=4", "strategy=ps runs no process on each host",
         "strategy=multiworker")),
     (["hardware=gpu"], PLAIN, None, (
         "hardware=gpu", "this machine has no GPU", "hardware=cpu")),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.configs import parsed
 from tests.test_steps import prepare, settings
 
-#: Keys of identity.FIXED that leave the position in the data what it is.
+#: Keys of identity.fixed() that leave the position in the data what it is.
 ELSEWHERE = (
     "model", "optimizer", "seed", "trainer.loss", "trainer.metrics", "trainer.callbacks",
     "hardware.precision",
@@ -29,8 +30,8 @@ def prints(**others: str) -> dict[str, str]:
     from dtrain.run import identity
 
     given = {key.replace("__", "."): value for key, value in others.items()}
-    assert given.keys() <= set(identity.FIXED)
-    return dict.fromkeys(identity.FIXED, "same") | given
+    assert given.keys() <= set(identity.fixed())
+    return dict.fromkeys(identity.fixed(), "same") | given
 
 
 def saved(**meta: Any) -> Any:
@@ -121,7 +122,6 @@ def test_several_changes_at_once() -> None:
 
 def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     """Return what a run in ``folder`` begins with, and what it tells."""
-    from dtrain.config.tree import Config
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
     from dtrain.task.train import restore
@@ -129,7 +129,7 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     rundir = RunDir(folder)
     rundir.path.mkdir(exist_ok=True)
     writer = journal.Journal(rundir.journal)
-    config = Config(backend="tensorflow", fork=None if fork is None else str(fork))
+    config = parsed({"backend": "tensorflow", "fork": None if fork is None else str(fork)})
     try:
         found = restore.find(rundir, config, writer)
     finally:
@@ -143,10 +143,9 @@ def keep(folder: Path, step: int, **meta: Any) -> Path:
     """Save a checkpoint of the configuration that :func:`searched` has."""
     import numpy as np
 
-    from dtrain.config.tree import Config
     from dtrain.run import checkpoint, identity
 
-    about = {"config": identity.fingerprints(Config()), **meta}
+    about = {"config": identity.fingerprints(parsed({})), **meta}
     checkpoint.save(folder / "checkpoints", step, {"a": np.ones(3)}, about)
     return folder / "checkpoints" / str(step)
 

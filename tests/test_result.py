@@ -35,8 +35,8 @@ def rundir(tmp_path: Path) -> RunDir:
 
 
 def made(rundir: RunDir, events: list[dict[str, Any]], *words: str, **facts: Any) -> dict[str, Any]:
-    known = {"status": "FINISHED", "exit_code": 0, "error": None, "restarts": 0, "replaced": 0,
-             "began": time.time() - 10, "start_seconds": 1.5}  # fmt: skip
+    known = {"status": "FINISHED", "exit_code": 0, "error": None, "restarts": 0,
+             "replaced_workers": 0, "started": time.time() - 10, "start_seconds": 1.5}  # fmt: skip
     return result(composed(*words), CLUSTER, rundir, events, **{**known, **facts})
 
 
@@ -113,7 +113,7 @@ def test_a_chief_that_wrote_no_error(rundir: RunDir) -> None:
 
 def test_a_job_that_ended_well(rundir: RunDir) -> None:
     write_json(rundir.progress, {"step": 7})  # the journal knows better
-    found = made(rundir, [START, END], restarts=1, replaced=2)
+    found = made(rundir, [START, END], restarts=1, replaced_workers=2)
     assert found["metrics"] == END["metrics"]
     assert found["examples_per_second"] == 1234.5
     assert {name: found[name] for name in ("status", "exit_code", "error")} == {

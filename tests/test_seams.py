@@ -358,7 +358,7 @@ environment: {_target_: my_environment.Rank, variable: MY_RANK}
     words += ["strategy=multiworker", "hardware.hosts=1"]
     monkeypatch.setenv("HOME", str(tmp_path))
     refused = dtrain(*words)
-    assert refused.code == 2 and "MY_RANK=(not set): no host has a rank" in refused.output
+    assert refused.code == 2 and "MY_RANK: no host has a rank" in refused.output
     monkeypatch.setenv("MY_RANK", "0")
     monkeypatch.setenv("HOSTS", "127.0.0.1:2222")
     run = dtrain(*words)
@@ -388,7 +388,7 @@ environment: {_target_: my_platform.Numbered}
     monkeypatch.setenv("MY_RANK", "0")
     monkeypatch.setenv("MY_NUMBER", "3")
     refused = dtrain(*words, "strategy=mirrored")
-    assert refused.code == 2 and "mine has 3 tasks, each of which would train" in refused.output
+    assert refused.code == 2 and "mine has 3 tasks" in refused.output
     monkeypatch.setenv("MY_NUMBER", "1")
     run = dtrain(*words, "strategy=multiworker")
     assert run.code == 0, run.output

@@ -115,7 +115,7 @@ def planned(tasks: int) -> Cluster:
 
 def test_a_job_has_no_more_nodes_than_processes(monkeypatch) -> None:
     launcher = chosen(monkeypatch, {}, nodes=3)
-    with pytest.raises(UsageError, match="or null for a node each"):
+    with pytest.raises(UsageError, match=r"up to 2, or null; type: launcher\.nodes=null"):
         launcher.check(planned(2), {})
     assert launcher.request(launcher.check(planned(4), {}))["nodes"] == 3
     apart = tuple(Task("worker", i, 1, device=i % 2) for i in range(4))  # two on each host

@@ -48,7 +48,7 @@ def test_phases_follow_each_other(clock: Clock) -> None:
     start.stepped({"time": clock.now + 2.25})
     start.stepped({"time": clock.now + 9})
     assert start.times(events) == {
-        "began": 1000.75, "start_seconds": 2.25,
+        "started": 1000.75, "start_seconds": 2.25,
         "start_phases": {
             "imports": 1.0, "compose": 0.5, "prepare": 0.125, "framework": 2.0, "build": 1.5,
             "first_step": 0.5,

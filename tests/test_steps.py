@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dtrain.data.sources import Source
+from tests.configs import parsed
 from tests.sampled import sampled
 
 BATCH = 8
@@ -15,7 +15,6 @@ BATCH = 8
 
 def settings(**changed: Any) -> Any:
     """Return the part of a configuration that ``build`` reads; ``changed`` replaces whole keys."""
-    from dtrain.config import tree
 
     base = {
         "seed": 0,
@@ -32,7 +31,7 @@ def settings(**changed: Any) -> Any:
         "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
         "trainer": {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]},
     }
-    return tree.parse({**base, **changed}, Path("config.yaml"))
+    return parsed({**base, **changed})
 
 
 def prepare(

@@ -15,6 +15,7 @@ import pytest
 from dtrain.controller.launchers.local import Ports
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
+from tests.configs import section
 from tests.sampled import sampled
 from tests.test_steps import BATCH, prepare
 
@@ -209,11 +210,10 @@ def _enter(
         "DTRAIN_TRUST": "tests",
     })  # fmt: skip
     try:
-        from dtrain.config.tree import Hardware
         from dtrain.task.backends.runtime import runtime
 
         task = cluster.task(task_name)
-        devices = runtime().configure(Hardware(), cluster, task, False, 60.0)
+        devices = runtime().configure(section("hardware"), cluster, task, False, 60.0)
         if task.serves:
             from dtrain.task.strategies import ParameterServer
 

@@ -68,14 +68,14 @@ def test_a_run_whose_project_was_moved(tmp_path: Path, capsys: pytest.CaptureFix
         assert sync.main([str(tmp_path / name / "outputs" / PLACE)]) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert f"keeps its files in {new.as_uri()}/outputs/mlartifacts" in error
-        assert "it was moved or copied" in error and "--uri" in error
+        assert "was moved, copied" in error and "--uri" in error
     assert not new.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "move", "message"),
     [
-        ((), "elsewhere", "is not where dtrain made it"),
+        ((), "elsewhere", "is not where its store is known"),
         (("tracking.uri=sqlite:////nowhere/mlflow.db",), None, "/nowhere/mlflow.db is not there"),
     ],
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.configs import parsed
+
 
 def scalars(folder: Path, split: str) -> dict[str, dict[int, float]]:
     """Read back what TensorBoard would draw: values by step, by name."""
@@ -183,13 +185,11 @@ def asked(logdir: Path) -> tuple[Any, Any]:
 
 @pytest.mark.task
 def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
-    from dtrain.config.node import Node
-    from dtrain.config.tree import Config
     from dtrain.run.folder import RunDir, write_json
     from dtrain.run.journal import Journal
     from dtrain.task.train.train import make_records
 
-    config = Config(tracking=Node({"histograms": False, "profile_steps": None}))
+    config = parsed({"tracking": {"histograms": False, "profile_steps": None}})
     for name, command, sessions in (
         ("single", {"format": 2, "overrides": []}, 0),
         ("job", {"sweep": {"number": 3, "differs": {"seed": "1"}}}, 1),

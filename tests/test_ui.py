@@ -30,11 +30,9 @@ def processes(words: str) -> list[str]:
 
 def test_no_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert ui.main(["--output-dir", "nowhere"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --output-dir=nowhere: holds no tracking store (mlflow.db); accepted: the "
-        "output_dir of tracked runs; hint: --output-dir FOLDER, or a run with tracking=mlflow, "
-        "which is the default\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith("error: --output-dir=nowhere: holds no tracking store (mlflow.db); ")
+    assert "--output-dir FOLDER" in error
 
 
 @pytest.mark.parametrize("content", [b"text" * 100, b"SQLite format 3\0" + b"x" * 5000])
@@ -53,7 +51,7 @@ def test_a_port_that_cannot_be_used(port: str, capsys: pytest.CaptureFixture[str
         assert ui.main(["--port", port]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: --port={port}: cannot be used (")
-    assert error.endswith("); accepted: a free port; hint: no --port\n")
+    assert error.endswith("); hint: a free port, or no --port\n")
 
 
 @pytest.mark.usefixtures("store")

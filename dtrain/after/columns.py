@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.nest import Leaf, Nest, Parts, Tensor
 from dtrain.errors import DataError, UsageError, refuse
 from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
@@ -27,14 +27,13 @@ PARTS = {"inputs": (0, "input"), "labels": (1, "label")}
 _FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
 
 
-def argmax(outputs: Any) -> Any:
+def argmax(outputs: Nest) -> Nest:
     """Return, of scores ``[b, ..., classes]``, the class with the largest: int64 ``[b, ...]``."""
-    return nest.mapped(
-        lambda scores: keras.ops.cast(keras.ops.argmax(_of_classes(scores), -1), "int64"), outputs
-    )
+    ops = keras.ops
+    return nest.mapped(lambda s: ops.cast(ops.argmax(_of_classes(s), -1), "int64"), outputs)
 
 
-def top_k(outputs: Any, k: int = 5) -> Any:
+def top_k(outputs: Nest, k: int = 5) -> Nest:
     """Return, of scores ``[b, ..., classes]``, the ``k`` classes with the largest, and these.
 
     Of fewer classes it returns all.
@@ -43,7 +42,7 @@ def top_k(outputs: Any, k: int = 5) -> Any:
         ``{"class": int32 [b, ..., k], "score": [b, ..., k]}`` for each output, the largest first.
     """
 
-    def best(scores: Any) -> dict[str, Any]:
+    def best(scores: Tensor) -> dict[str, Tensor]:
         scores = _of_classes(scores)
         values, indices = keras.ops.top_k(scores, min(k, scores.shape[-1]))
         return {"class": indices, "score": values}
@@ -51,7 +50,7 @@ def top_k(outputs: Any, k: int = 5) -> Any:
     return nest.mapped(best, outputs)
 
 
-def _of_classes(scores: Any) -> Any:
+def _of_classes(scores: Tensor) -> Tensor:
     width = scores.shape[-1] if len(scores.shape) > 1 else 1
     if width is None or width < 2:
         refuse("predict.function", f"an output has {width} scores of each row", "argmax or top_k",
@@ -76,12 +75,12 @@ class Columns:
     """
 
     model: keras.Model
-    function: Callable[[Any], Any] | None
+    function: Callable[[Nest], Nest] | None
     include: Sequence[str]
     classes: Sequence[str] = ()
     classified: str | None = None
 
-    def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, Any]:
+    def __call__(self, outputs: Nest, parts: Parts) -> dict[str, Tensor]:
         """Return the columns by name, tensors ``[b, ...]``.
 
         Args:
@@ -95,7 +94,7 @@ class Columns:
         if self.function is not None:
             outputs = self.function(outputs)
         rows = nest.leaves(parts[0])[0].shape[0]
-        columns: dict[str, Any] = {}
+        columns: dict[str, Tensor] = {}
         for name, leaf in nest.named(nest.structured(outputs)):
             _add(columns, name or ONLY, leaf, rows)
         for part in self.include:
@@ -144,7 +143,7 @@ class Columns:
         return strings
 
 
-def _by_name(model: keras.Model, outputs: Any) -> Any:
+def _by_name(model: keras.Model, outputs: Nest) -> Nest:
     """Return several outputs without names by those that the model gives them."""
     if isinstance(outputs, tuple | list):
         names = getattr(model, "output_names", None)
@@ -154,7 +153,7 @@ def _by_name(model: keras.Model, outputs: Any) -> Any:
     return outputs
 
 
-def _add(columns: dict[str, Any], name: str, leaf: Any, rows: int | None) -> None:
+def _add(columns: dict[str, Tensor], name: str, leaf: Leaf, rows: int | None) -> None:
     name = _FREE.sub("_", name)
     while name in columns or name == INDEX:
         name += "_"

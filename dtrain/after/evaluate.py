@@ -18,6 +18,7 @@ from dtrain.after import inputs
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
 from dtrain.after.inputs import Slices, arranged, class_names, find_slices
 from dtrain.config.tree import Config
+from dtrain.data.nest import Nest, Tensor
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Splits
@@ -131,8 +132,7 @@ class Evaluate(Action):
             UsageError: model, data, strategy and checkpoint do not go together.
         """
         with self._explained():
-            made: Session = super().assemble(config, strategy, process, past)
-        return made
+            return super().assemble(config, strategy, process, past)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -145,7 +145,7 @@ class Evaluate(Action):
                 inputs.explain(self._both[1].validation, self._both[0].train)
             raise
 
-    def _check_labels(self, config: Config, predicted: Any) -> None:
+    def _check_labels(self, config: Config, predicted: Nest) -> None:
         """Refuse labels that the model has no output for.
 
         Raises:
@@ -162,7 +162,7 @@ class Evaluate(Action):
                    accepted=f"labels from 0 to {width - 1}, numbered as in the run's data",
                    hint="the examples of these classes, or a new run on this data")  # fmt: skip
 
-    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+    def metrics(self, config: Config, predicted: Nest) -> list[keras.metrics.Metric]:
         """Return the confusion matrix, where there are slices and the model has classes.
 
         Raises:
@@ -348,7 +348,7 @@ class Confusion(keras.metrics.Metric):
         self._threshold = 0.0 if logits else 0.5
         self.matrix = self.add_weight(shape=(classes, classes), initializer="zeros", name="matrix")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> None:
         """Count a batch: true classes are rows, predicted ones columns."""
         ops, columns = keras.ops, y_pred.shape[-1]
         if columns == 1:  # of the second class
@@ -366,12 +366,12 @@ class Confusion(keras.metrics.Metric):
         )
         self.matrix.assign(self.matrix + ops.matmul(ops.transpose(true), predicted))
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Return how many examples were counted."""
         return keras.ops.sum(self.matrix)
 
 
-def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
+def confusion_of(loss: object, predicted: Nest) -> Confusion | None:
     """Return the metric for a model that tells classes apart; None for any other.
 
     Args:

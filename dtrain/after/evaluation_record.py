@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.files.writing import csv_text
 from dtrain.run import checkpoint, evaluations, identity
 from dtrain.run.checkpoint import Checkpoint
@@ -46,7 +47,7 @@ class Evaluation:
     examples: int
     seconds: float
     computed: int
-    slices: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    slices: list[Json] = dataclasses.field(default_factory=list)
     confusion: np.ndarray | None = None
     classes: list[str] = dataclasses.field(default_factory=list)
 
@@ -71,13 +72,13 @@ class EvaluationRecorder:
         self._journal = session.process.journal
         self._folder = session.process.rundir
         self._count = 0
-        self._key: dict[str, Any] = {
+        self._key: Json = {
             "weights": weights,
             "data": data_identity.evaluated(session.config, session.data.identity),
             "examples": session.schedule.validation_examples,
             "declared": _declared(session.config),
         }
-        self._known: list[dict[str, Any]] = []
+        self._known: list[Json] = []
         self._computed, self._seconds = 0, 0.0
         self._metrics: dict[str, float] = {}
         self._progress = Progress(self._folder.progress)
@@ -117,7 +118,7 @@ class EvaluationRecorder:
             parameters=session.model.count_params(),
         )  # fmt: skip
 
-    def is_known(self, manifest: dict[str, Any], quiet: bool) -> bool:
+    def is_known(self, manifest: Json, quiet: bool) -> bool:
         """Say whether the checkpoint of a manifest was evaluated already, and report it.
 
         Args:
@@ -158,7 +159,7 @@ class EvaluationRecorder:
         self._computed += made.computed
         self._seconds += made.seconds
         self._metrics = made.metrics
-        fields: dict[str, Any] = {
+        fields: Json = {
             "step": step,
             "digest": checkpoint.digest(restored.arrays),
             **self._key,
@@ -182,7 +183,7 @@ class EvaluationRecorder:
         self._keep(fields)
         self._journal.write(evaluations.EVENT, **fields)
 
-    def _keep(self, fields: dict[str, Any]) -> None:
+    def _keep(self, fields: Json) -> None:
         """Record an evaluation with the run."""
         evaluations.append(self._rundir, **fields)
         tensorboard.write_evaluations(self._rundir.tensorboard, [fields])
@@ -222,7 +223,7 @@ class EvaluationRecorder:
             )  # fmt: skip
 
 
-def _write(path: Path, rows: list[list[Any]]) -> None:
+def _write(path: Path, rows: Iterable[Iterable[object]]) -> None:
     write_text(path, csv_text(rows, "\r\n"))
 
 

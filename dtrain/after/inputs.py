@@ -11,8 +11,9 @@ import numpy as np
 
 from dtrain.config import tree
 from dtrain.config.tree import Config
-from dtrain.data.example import spec_difference, spec_of
+from dtrain.data.example import Spec, spec_difference, spec_of
 from dtrain.data.mixture import Concatenated, Subset
+from dtrain.data.nest import Leaf
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
@@ -57,7 +58,7 @@ def check(
         UsageError: one is absent, or of another type or shape.
     """
 
-    def spec(of: Source | Stream) -> dict[str, tuple[str, Any]]:
+    def spec(of: Source | Stream) -> Spec:
         parts, at = [*reading.specs(of, None), None], list(_HINTS).index(part)
         named = spec_of((None,) * at + (parts[at],))
         general = r"[bu]?(float|int)\d+"  # of any size
@@ -135,7 +136,7 @@ def find_slices(source: Source | Stream, examples: int, by: str) -> Slices:
     return Slices(names, tuple(map(int, counts)), np.argsort(place, kind="stable"))
 
 
-def class_names(source: Any, classes: int) -> list[str]:
+def class_names(source: Source | Stream, classes: int) -> list[str]:
     """Return the names of the classes of a source, or their numbers."""
     words = list(source.info.class_names())
     return words if len(words) == classes else [str(number) for number in range(classes)]
@@ -161,7 +162,7 @@ def arranged(inputs: Inputs, slices: Slices) -> Inputs:
     )
 
 
-def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]:
+def _values(source: Source, examples: int, by: str) -> tuple[np.ndarray, list[str]]:
     """Return the values that slices are made by, and the names of classes if they are such."""
     is_label = by == LABEL
     values = source.info.labels() if is_label else source.info.column(by)
@@ -173,7 +174,7 @@ def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]
     return np.asarray(values)[:examples], list(source.info.class_names()) if is_label else []
 
 
-def _read(source: Any, examples: int, by: str) -> np.ndarray | None:
+def _read(source: Source, examples: int, by: str) -> np.ndarray | None:
     """Return the targets, or an input, of the first examples; None where it is not one array."""
     arrays = []
     for begin in range(0, examples, _CHUNK):
@@ -189,7 +190,7 @@ def _read(source: Any, examples: int, by: str) -> np.ndarray | None:
     return np.concatenate(arrays)
 
 
-def _name(value: Any, words: list[str]) -> str:
+def _name(value: Leaf, words: list[str]) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if words and 0 <= int(value) < len(words):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import keras
 import numpy as np
@@ -20,10 +20,12 @@ from dtrain.after.columns import NAMED, Columns
 from dtrain.config import tree
 from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
+from dtrain.data.nest import Nest
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, TrainingError, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
@@ -61,7 +63,7 @@ class Predict(Action):
     def __init__(
         self, run: str, checkpoint: str | None, weights: Literal["raw", "ema"], to: str,
         workers: int, shard: str | None, split: str | None,
-        function: str | Callable[[Any], Any] | None, include: list[str],
+        function: str | Callable[[Nest], Nest] | None, include: list[str],
         format: Literal["parquet", "npy", "jsonl", "csv"], piece_rows: int | None,
         batch: int | None,
     ):  # fmt: skip
@@ -142,7 +144,7 @@ class Predict(Action):
         """
         session.run()
 
-    def _store(self, manifest: dict[str, Any]) -> Store:
+    def _store(self, manifest: Json) -> Store:
         try:
             self._to.mkdir(parents=True, exist_ok=True)
             return Store(self._to, manifest)
@@ -154,7 +156,7 @@ class Predict(Action):
         """Return the name of the split whose rows are predicted, and its examples."""
         splits = data.splits
         name = self._split or ("train" if splits.validation is None else "validation")
-        source: Any = getattr(splits, name)
+        source: Source | Stream | None = getattr(splits, name)
         if source is None:
             refuse("predict.split", "the dataset has no validation", name, accepted="train",
                    typed="predict.split=train")  # fmt: skip
@@ -164,13 +166,9 @@ class Predict(Action):
         return name, source
 
     def _model(
-        self,
-        config: Config,
-        strategy: Backend,
-        process: Process,
-        data: dataset.Data,
+        self, config: Config, strategy: Backend, process: Process, data: dataset.Data,
         source: Source,
-    ) -> keras.Model:
+    ) -> keras.Model:  # fmt: skip
         """Build the model on the data of the run: its shapes and classes are what it was made of.
 
         Other data may lack labels, or a class.
@@ -213,7 +211,7 @@ class Predict(Action):
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
 
 
-def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str, Any]:
+def _arithmetic(config: Config, strategy: Backend, process: Process) -> Json:
     """Return what the last bits of a number may depend on, beside model, weights and row."""
     kind, hardware = process.cluster.device_kind, config.hardware
     facts = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
 from dtrain.errors import refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json, Values
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import CLASS, INDEX, Store, read
 
@@ -49,17 +50,10 @@ Comparable = Run | Sweep | str | os.PathLike[str]
 
 
 def train(
-    *,
-    model: Any = None,
-    data: Any = None,
-    validation: Any = None,
-    loss: Any = None,
-    metrics: Any = None,
-    callbacks: Any = None,
-    overrides: Iterable[str] | str = (),
-    show: bool = True,
-    **more: Any,
-) -> Run:
+    *, model: object = None, data: object = None, validation: object = None, loss: object = None,
+    metrics: object = None, callbacks: object = None, overrides: Iterable[str] | str = (),
+    show: bool = True, **more: object,
+) -> Run:  # fmt: skip
     """Train, and return the run.
 
     Args:
@@ -87,17 +81,10 @@ def train(
 
 
 def sweep(
-    *,
-    model: Any = None,
-    data: Any = None,
-    validation: Any = None,
-    loss: Any = None,
-    metrics: Any = None,
-    callbacks: Any = None,
-    overrides: Iterable[str] | str = (),
-    show: bool = True,
-    **more: Any,
-) -> Sweep:
+    *, model: object = None, data: object = None, validation: object = None, loss: object = None,
+    metrics: object = None, callbacks: object = None, overrides: Iterable[str] | str = (),
+    show: bool = True, **more: object,
+) -> Sweep:  # fmt: skip
     """Train all combinations of keywords that are lists: ``sweep(learning_rate=[1e-3, 1e-2])``.
 
     Args:
@@ -117,17 +104,10 @@ def sweep(
 
 
 def evaluate(
-    run: Run | str | os.PathLike[str],
-    *,
-    data: Any = None,
-    checkpoint: str | int | None = None,
-    weights: str | None = None,
-    by: str | None = None,
-    prefix: str | None = None,
-    overrides: Iterable[str] | str = (),
-    show: bool = True,
-    **more: Any,
-) -> dict[Any, Any]:
+    run: Run | str | os.PathLike[str], *, data: object = None, checkpoint: str | int | None = None,
+    weights: str | None = None, by: str | None = None, prefix: str | None = None,
+    overrides: Iterable[str] | str = (), show: bool = True, **more: object,
+) -> dict[Any, Any]:  # fmt: skip
     """Evaluate checkpoints of a run, on its validation examples or on ``data``.
 
     Args:
@@ -154,16 +134,10 @@ def evaluate(
 
 
 def predict(
-    run: Run | str | os.PathLike[str],
-    *,
-    data: Any = None,
-    checkpoint: str | int | None = None,
-    weights: str | None = None,
-    workers: int | None = None,
-    overrides: Iterable[str] | str = (),
-    show: bool = True,
-    **more: Any,
-) -> Any:
+    run: Run | str | os.PathLike[str], *, data: object = None, checkpoint: str | int | None = None,
+    weights: str | None = None, workers: int | None = None, overrides: Iterable[str] | str = (),
+    show: bool = True, **more: object,
+) -> Any:  # fmt: skip
     """Predict rows with a checkpoint of a run, of its validation examples or of ``data``.
 
     Args:
@@ -187,14 +161,10 @@ def predict(
 
 
 def export(
-    run: Run | str | os.PathLike[str],
-    to: str | Sequence[str] = "savedmodel",
-    *,
-    checkpoint: str | int | None = None,
-    weights: str | None = None,
-    name: str | None = None,
+    run: Run | str | os.PathLike[str], to: str | Sequence[str] = "savedmodel", *,
+    checkpoint: str | int | None = None, weights: str | None = None, name: str | None = None,
     show: bool = True,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write the model of a run down, and compare what it computes with Keras.
 
     Args:
@@ -225,13 +195,10 @@ def export(
 
 
 def compare(
-    runs: Iterable[Comparable] | Comparable = (),
-    *,
-    baseline: Any = None,
-    metric: str | None = None,
-    output: str | os.PathLike[str] = "outputs/comparison",
+    runs: Iterable[Comparable] | Comparable = (), *, baseline: object = None,
+    metric: str | None = None, output: str | os.PathLike[str] = "outputs/comparison",
     show: bool = False,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Put runs side by side.
 
     Args:
@@ -256,14 +223,14 @@ def compare(
     return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
 
 
-def _compared(runs: Any) -> list[str]:
+def _compared(runs: object) -> list[str]:
     """Return the folders of runs, or their names in MLflow.
 
     Raises:
         UsageError: there is none, or one is something else, or not there.
     """
-    single = isinstance(runs, Run | Sweep | str | os.PathLike) or not isinstance(runs, Iterable)
-    given = [runs] if single else list(runs)
+    one = isinstance(runs, Run | Sweep | str | os.PathLike)
+    given = list(runs) if isinstance(runs, Iterable) and not one else [runs]
     accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
     if not given:
         refuse("runs", "has no run", "[]", accepted=accepted, hint="dtrain.compare([one, other])")
@@ -289,22 +256,14 @@ def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:
         return given
     if isinstance(given, str | os.PathLike):
         return Run(given)
-    refuse(
-        "run", "is no run", type(given).__name__,
-        accepted="what dtrain.train has returned, or its folder",
-        hint="run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)",
-    )  # fmt: skip
+    refuse("run", "is no run", type(given).__name__,
+           hint="run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)")  # fmt: skip
 
 
 def _derived(
-    name: str,
-    run: Run | str | os.PathLike[str],
-    data: Any,
-    given: Mapping[str, Any],
-    overrides: Iterable[str] | str,
-    show: bool,
-    more: Mapping[str, Any],
-) -> dict[str, Any]:
+    name: str, run: Run | str | os.PathLike[str], data: object, given: Values,
+    overrides: Iterable[str] | str, show: bool, more: Values,
+) -> Json:  # fmt: skip
     """Run a command on what a run has left, and return its ``result.json``."""
     own = [*keywords.plain(more, name), *keywords.checked(overrides)]
     run = _run(run)

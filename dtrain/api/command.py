@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,7 @@ from dtrain.api.objects import PLACES
 from dtrain.api.source import placed
 from dtrain.config.given import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
+from dtrain.files.fields import Json, Values
 from dtrain.host import python_path
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
@@ -57,7 +58,7 @@ class Line:
                 self._clear()
             self._print(f"{printable(text)}\n")
 
-    def update(self, report: dict[str, Any] | None) -> None:
+    def update(self, report: Json | None) -> None:
         """Draw what the task last wrote to ``progress.json``."""
         text = printable(_line(report)) if report and self._live else ""
         if text and text != self._shown:
@@ -95,7 +96,7 @@ def _displayed(text: str, output: Any) -> Any:
     return output
 
 
-def _line(report: dict[str, Any]) -> str:
+def _line(report: Json) -> str:
     try:
         first, second = report.get("units", ("epoch", "step"))
         parts = [
@@ -155,7 +156,7 @@ class Done:
         return "\n".join(found).removeprefix("error: ")
 
 
-def _made(kind: type[DtrainError], text: str, **attributes: Any) -> DtrainError:
+def _made(kind: type[DtrainError], text: str, **attributes: object) -> DtrainError:
     """Return an exception with the sentence that another process has printed."""
     made = kind.__new__(kind, text)
     vars(made).update(attributes)
@@ -163,15 +164,9 @@ def _made(kind: type[DtrainError], text: str, **attributes: Any) -> DtrainError:
 
 
 def call(
-    arguments: Sequence[str],
-    line: Line,
-    *,
-    trusted: Iterable[str] = (),
-    paths: Iterable[str] = (),
-    given: Path | None = None,
-    reserved: Path | None = None,
-    follow: Path | None = None,
-) -> Done:
+    arguments: Sequence[str], line: Line, *, trusted: Iterable[str] = (), paths: Iterable[str] = (),
+    given: Path | None = None, reserved: Path | None = None, follow: Path | None = None,
+) -> Done:  # fmt: skip
     """Run ``python -m dtrain ARGUMENTS`` until it ends.
 
     A KeyboardInterrupt in the meantime asks it to save and end, a second one to end at once.
@@ -237,7 +232,7 @@ def _is_refused(lines: Sequence[str]) -> bool:
     return lines[:1] != [] and lines[0].startswith("error: ")
 
 
-def _progress(rundir: RunDir) -> dict[str, Any] | None:
+def _progress(rundir: RunDir) -> Json | None:
     found: Any = schemas.glance(rundir.progress, schemas.Progress)
     return found
 
@@ -281,6 +276,6 @@ def _extend(found: dict[str, str], name: str, between: str, values: Iterable[str
         found[name] = between.join(kept)
 
 
-def words(given: Mapping[str, Any]) -> list[str]:
+def words(given: Values) -> list[str]:
     """Return words of a command, of keywords that are not None."""
     return [f"{name}={value}" for name, value in given.items() if value is not None]

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import schema
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Values
 from dtrain.host import pyproject
 from dtrain.run.folder import CHECKS
 
@@ -25,7 +25,7 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 
 
-def written(value: Any, key: str, hint: str | None = None) -> str:
+def written(value: object, key: str, hint: str | None = None) -> str:
     """Return a value as it stands behind the ``=`` of an override.
 
     Args:
@@ -50,16 +50,14 @@ def written(value: Any, key: str, hint: str | None = None) -> str:
         for name in value:
             if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
                 refuse(key, "cannot be a name in a configuration", shortened(name),
-                       accepted="letters, digits, . and _",
-                       hint=f"{key}=... with another name")  # fmt: skip
+                       hint=f"{key}=... with letters, digits, . and _")  # fmt: skip
         return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
     if hasattr(value, "tolist"):  # an array
         hint = f"{key}=VALUES.tolist()"
     elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
         hint = f"def make(): return KIND(NAME={getattr(value, '__name__', 'FUNCTION')}), and make"
     refuse(key, f"is {type(value).__name__}, and no value of a configuration", shortened(value),
-           accepted="numbers, texts, lists and mappings of them",
-           hint=hint or f"{key}=VALUE")  # fmt: skip
+           accepted="numbers, texts, lists and mappings", hint=hint or f"{key}=VALUE")  # fmt: skip
 
 
 def _text(value: str) -> str:
@@ -69,7 +67,7 @@ def _text(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return a value in one line of a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -116,7 +114,7 @@ def option(data: str) -> str:
            typed=f"data='csv', overrides=['dataset.path={data}']")  # fmt: skip
 
 
-def refusal(value: Any, key: str) -> UsageError:
+def refusal(value: object, key: str) -> UsageError:
     """Return the refusal of an object where a function or class is asked for."""
     keras: Any = sys.modules.get("keras")
     shown = f"{type(value).__name__} {shortened(value)}"
@@ -166,9 +164,7 @@ TABLE = {
 _OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode")
 
 
-def plain(
-    given: Mapping[str, Any], call: str, own: Iterable[str] = (), swept: bool = False
-) -> list[str]:
+def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False) -> list[str]:
     """Return the overrides that keywords stand for.
 
     Args:
@@ -188,22 +184,21 @@ def plain(
             value = os.path.expanduser(value)
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
-            refuse(name, "has no value", "[]", accepted="one value or more", hint=f"{name}=[VALUE]")
+            refuse(name, "has no value", "[]", hint=f"{name}=[VALUE]")
         texts = [written(each, name, OPTIONS.get(name)) for each in several]
         found.append(f"{TABLE[name]}={','.join(texts)}")
     return found
 
 
-def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
+def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageError:
     near = nearest(name, known)
     usual = OF_KERAS.get(name)
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
-    return UsageError(
-        name, f"is no keyword of dtrain.{call}", shortened(value),
-        accepted=f"{', '.join(sorted(known))}; any other key in overrides=[...]",
-        hint=usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']",
-    )  # fmt: skip
+    usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"
+    return UsageError(name, f"is no keyword of dtrain.{call}", shortened(value), hint=usual,
+                      accepted=f"{', '.join(sorted(known))}; others in "
+                      "overrides=[...]")  # fmt: skip
 
 
 def checked(overrides: Iterable[str] | str) -> list[str]:
@@ -213,14 +208,15 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
         UsageError: one is an option of the command line, or says what the call itself says.
     """
     found = [overrides] if isinstance(overrides, str) else [str(each) for each in overrides]
+    from dtrain.config import schema  # `import dtrain` imports no library
+
     for text in found:
         if text.startswith("-") or "=" not in text:
             refuse("overrides", "is no override", text, accepted="KEY=VALUE or GROUP=OPTION",
                    typed="overrides=['trainer.epochs=3']")  # fmt: skip
         if key_of(text) in (*schema.having(mark="call"), *_OF_HYDRA):
             refuse(key_of(text), "is what the call itself says", parse(text).value or "",
-                   accepted="run.resume(), run.fork(), and overrides of the configuration",
-                   hint="the call without it; the command line has it all")  # fmt: skip
+                   hint="run.resume(), run.fork(), or the command line")  # fmt: skip
     return found
 
 
@@ -233,7 +229,5 @@ def place(overrides: Iterable[str]) -> str:
     given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
     found = given.get("output_dir") or pyproject.output_dir()
     if "://" in found or "${" in found:
-        refuse("output_dir", "is not where the Python API can follow a run", found,
-               accepted="a folder of this machine",
-               hint="output_dir=outputs, or the command line")  # fmt: skip
+        refuse("output_dir", "is no folder of this machine, as the Python API needs one", found)
     return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"

@@ -28,6 +28,7 @@ from dtrain.data.example import Example
 from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import python_path
 
 #: Bytes of a pickle: arrays do not travel so.
@@ -110,7 +111,7 @@ class Objects:
         PLACES[module] = places
         return f"{module}.{name}"
 
-    def node(self, value: Any, key: str) -> Any:
+    def node(self, value: object, key: str) -> Any:
         """Return what stands in the configuration for a function, a class, or a partial of one.
 
         Raises:
@@ -158,19 +159,16 @@ class Objects:
         if top in sys.modules and top not in {*KNOWN, "__main__"} and self._find(top):
             self.trusted.append(top)
 
-    def _pickled(self, value: Any, name: str, key: str) -> str:
+    def _pickled(self, value: object, name: str, key: str) -> str:
         try:
             data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
-            raise UsageError(
-                key, f"cannot be sent to the processes that train ({error})", name,
-                accepted="a function that can be imported, or that uses plain values alone",
-                hint=f"{key}=build, of a module of your own",
-            ) from error  # fmt: skip
+            raise UsageError(key, f"cannot be sent to the processes that train ({error})", name,
+                             accepted="a function of a module, or one that uses plain values alone",
+                             hint=f"{key}=build, of a module of your own") from error  # fmt: skip
         if len(data) > _LARGEST:
             refuse(key, f"takes {len(data):,} bytes with all that it refers to", name,
-                   accepted=f"up to {_LARGEST:,}; arrays travel as data=",
-                   hint="data=(x, y)")  # fmt: skip
+                   accepted=f"up to {_LARGEST:,}", hint="data=(x, y) for arrays")  # fmt: skip
         for top in sorted(tops):
             self._trust_own(top)
         version = ".".join(map(str, sys.version_info[:2]))
@@ -179,7 +177,7 @@ class Objects:
         )
 
 
-def _pickle(value: Any) -> tuple[bytes, set[str]]:
+def _pickle(value: object) -> tuple[bytes, set[str]]:
     """Return a pickle, and the packages that it may import."""
     import cloudpickle  # MLflow brings it
 
@@ -226,9 +224,10 @@ _CONVERTED = (
     "which returns any dataset (docs/data.md)"
 )
 _PART = "validation=(x, y), or validation_split=0.1 for a part of data"
+_ARRAYS = "arrays [n, ...] of numbers, and dicts and tuples of them"
 
 
-def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
+def overrides(folder: Path, data: object, validation: object = None) -> list[str]:
     """Write arrays into one file, without compression, and return the overrides that read it.
 
     The same arrays have a file of the same name: it is their digest.
@@ -244,14 +243,13 @@ def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
         OSError: the file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
-    given: dict[str, Any] = dict.fromkeys(_PARTS.values())
+    given: Json = dict.fromkeys(_PARTS.values())
     _take(data, "data", "", arrays, given)
     if validation is not None:
         held = _take(validation, "validation", "validation_", arrays, given)
         if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
             refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
-                   accepted="what data has: x, (x, y) or (x, y, weight)",
-                   hint="validation=(x, y)")  # fmt: skip
+                   hint="validation=x, (x, y) or (x, y, weight), as data is")  # fmt: skip
     keys = {"path": _stored(folder, arrays), **given}
     return [
         "dataset=npz",
@@ -274,7 +272,7 @@ def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
+def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
     """Write arrays to evaluate or predict on.
 
     Returns:
@@ -290,9 +288,7 @@ def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
     return [*found, *held], Path(path.strip("'")).stem
 
 
-def _take(
-    data: Any, key: str, before: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
-) -> int:
+def _take(data: object, key: str, before: str, arrays: dict[str, np.ndarray], given: Json) -> int:
     """Put the arrays of one split beside those that are there; return how many parts it has."""
     parts = data if isinstance(data, tuple | list) else (data,)
     if not len(parts):
@@ -301,8 +297,7 @@ def _take(
         parts = (np.asarray(data),)
     if len(parts) > len(_PARTS):
         refuse(key, "are not x, (x, y) or (x, y, weight)", f"{len(parts)} parts",
-               accepted="one array of all rows for each of these",
-               hint=f"{key}=(numpy.asarray(x), numpy.asarray(y))")  # fmt: skip
+               hint=f"{key}=(numpy.asarray(x), numpy.asarray(y)), an array each")  # fmt: skip
     parts = Example.of(tuple(parts)).parts
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
@@ -313,8 +308,7 @@ def _take(
         for place, leaf in nest.named(value, root):
             if place in arrays:
                 refuse(key, "is what two arrays are called", place,
-                       accepted="names that differ, without dots",
-                       hint=f"{key} with other names")  # fmt: skip
+                       hint="other names, without dots")  # fmt: skip
             arrays[place] = _array(leaf, f"{key} ({place})")
         given[f"{before}{_PARTS[part]}"] = nest.packed(
             value, [place for place, _ in nest.named(value, root)]
@@ -322,13 +316,12 @@ def _take(
     return sum(part is not None for part in parts)
 
 
-def _nothing(key: str, given: Any) -> UsageError:
-    return UsageError(key, "has no array", given,
-                      accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
+def _nothing(key: str, given: object) -> UsageError:
+    return UsageError(key, "has no array", given, accepted=_ARRAYS,
                       hint="data=x, data=(x, y) or data={'image': x}")  # fmt: skip
 
 
-def _array(leaf: Any, key: str) -> np.ndarray:
+def _array(leaf: object, key: str) -> np.ndarray:
     """Return an array of numbers.
 
     Raises:
@@ -341,19 +334,16 @@ def _array(leaf: Any, key: str) -> np.ndarray:
         array = np.asarray(None)
     if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
         dense = "x.toarray()" if hasattr(leaf, "toarray") else None  # of a sparse matrix
-        refuse(
-            key, "is read in this process, and the processes that train read their own",
-            type(leaf).__name__,
-            accepted="arrays [n, ...] of numbers, or a function that returns it",
-            hint=dense or f"def load(): return ..., and {key.partition(' ')[0]}=load",
-        )  # fmt: skip
+        function = f"def load(): return ..., and {key.partition(' ')[0]}=load"
+        refuse(key, "is read in this process, and the processes that train read their own",
+               type(leaf).__name__, accepted=f"{_ARRAYS}; or a function",
+               hint=dense or function)  # fmt: skip
     if not isinstance(array, Ragged) and array.ndim and not len(array):
-        refuse(key, "has no example", f"shape {list(array.shape)}", accepted="a row or more",
-               hint="look at how it was made")  # fmt: skip
+        refuse(key, "has no example", f"shape {list(array.shape)}", hint="a row or more")
     if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
         what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
-        refuse(key, "is no array of numbers with a row for each example", what,
-               accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
-               typed=_CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
-               else _PART if key.startswith("validation") else _ANY)  # fmt: skip
+        is_text = not isinstance(array, Ragged) and array.dtype.kind in "OUS"
+        instead = _PART if key.startswith("validation") else _ANY
+        refuse(key, "is no array of numbers with a row for each example", what, accepted=_ARRAYS,
+               hint=_CONVERTED if is_text else instead)  # fmt: skip
     return array

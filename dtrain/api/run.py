@@ -6,12 +6,14 @@ import contextlib
 import csv
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dtrain.api import training
 from dtrain.errors import refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run import journal
 from dtrain.run.folder import RunDir, check_format
@@ -31,8 +33,7 @@ class Run:
         self._rundir = RunDir(path)
         if not self._rundir.command.is_file():
             refuse("Run", f"is not a run folder (it has no {self._rundir.command.name})", path,
-                   accepted="a folder that a run printed as its run folder",
-                   hint="outputs/DATE/TIME_NAME")  # fmt: skip
+                   hint="outputs/DATE/TIME_NAME, which a run printed")  # fmt: skip
         check_format(self._rundir.path, "Run")
 
     def __repr__(self) -> str:
@@ -44,7 +45,7 @@ class Run:
         return self._rundir.path
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Json:
         """What ``result.json`` has; nothing while the run has not ended."""
         return reading.read_json(self._rundir.result) or {}
 
@@ -64,9 +65,9 @@ class Run:
         return dict(self.result.get("metrics", {}))
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Json]:
         """Every point of the metrics: ``{"step": 24, "epoch": 2, "loss": 0.1, ...}``, by step."""
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, Json] = {}
         for event in journal.read(self._rundir.journal):
             if event["event"] == "metrics":
                 point = found.setdefault(event["step"], {"step": event["step"]})
@@ -98,7 +99,9 @@ class Run:
         trusted = training.trust_of(self.path).get("trusted", [])
         return local_model.load_model(self._rundir, checkpoint, weights, trusted)
 
-    def resume(self, *, overrides: Any = (), show: bool = True, **keywords: Any) -> Run:
+    def resume(
+        self, *, overrides: Iterable[str] | str = (), show: bool = True, **keywords: object
+    ) -> Run:
         """Resume the run in its folder: ``run.resume(epochs=6)``.
 
         Args:
@@ -117,13 +120,9 @@ class Run:
         return Run(self.path)
 
     def fork(
-        self,
-        *,
-        checkpoint: int | None = None,
-        overrides: Any = (),
-        show: bool = True,
-        **keywords: Any,
-    ) -> Run:
+        self, *, checkpoint: int | None = None, overrides: Iterable[str] | str = (),
+        show: bool = True, **keywords: object,
+    ) -> Run:  # fmt: skip
         """Begin a new run with the weights of this one: ``run.fork(learning_rate=1e-4, epochs=6)``.
 
         It counts the epochs of this one, too: where all are done it takes more of them.
@@ -140,7 +139,7 @@ class Run:
         given = {name: keywords.pop(name, None) for name in training.OBJECTS}
         return Run(training.trained(given, keywords, overrides, show, at))
 
-    def _check_epochs(self, epochs: Any) -> None:
+    def _check_epochs(self, epochs: object) -> None:
         """Refuse to resume with fewer epochs than there are.
 
         Raises:
@@ -151,10 +150,9 @@ class Run:
         done = max((point["epoch"] for point in points if "epoch" in point), default=0)
         if isinstance(epochs, int) and 0 < epochs < done:
             refuse("epochs", f"is all epochs together, and the run is in epoch {done}", epochs,
-                   accepted=f"{done} or more",
                    hint=f"run.resume(epochs={done + epochs}) for {epochs} more")  # fmt: skip
 
-    def _checkpoint(self, step: Any) -> Path:
+    def _checkpoint(self, step: object) -> Path:
         """Return the folder of a checkpoint.
 
         Raises:
@@ -182,19 +180,18 @@ class Sweep:
         self.path = Path(path).absolute()
         if not (self.path / "sweep.json").is_file():
             refuse("Sweep", "is not the folder of a sweep (it has no sweep.json)", path,
-                   accepted="a folder that a sweep printed",
-                   hint="outputs/multirun/DATE/TIME_NAME")  # fmt: skip
+                   hint="outputs/multirun/DATE/TIME_NAME, which a sweep printed")  # fmt: skip
         check_format(self.path, "Sweep")
 
     def __repr__(self) -> str:
         return f"<dtrain.Sweep {self.status} {len(self.jobs)} jobs {self.path}>"
 
     @property
-    def _data(self) -> dict[str, Any]:
+    def _data(self) -> Json:
         return reading.read_json(self.path / "sweep.json") or {}
 
     @property
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[Json]:
         """The jobs: ``number``, ``overrides``, ``status``, ``objective``, ..., in their order."""
         return list(self._data.get("jobs", []))
 
@@ -216,7 +213,7 @@ class Sweep:
         found = [job for job in self.jobs if job["number"] == number]
         return Run(self.path / str(found[0]["folder"])) if found else None
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Json]:
         """Return a row for each run, as ``comparison.csv`` has them."""
         return rows(self.path / "comparison.csv")
 
@@ -254,7 +251,7 @@ class Comparison:
     def __repr__(self) -> str:
         return self._text
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Json]:
         """Return a row for each run."""
         return [dict(row) for row in self._rows]
 
@@ -265,14 +262,14 @@ class Comparison:
         return pandas.DataFrame(self._rows)
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
+def rows(path: Path) -> list[Json]:
     """Return the rows of a CSV file that dtrain wrote, numbers as such; of none no rows."""
     with contextlib.suppress(FileNotFoundError), path.open(newline="", encoding="utf-8") as file:
         return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
     return []
 
 
-def _cell(text: str | None) -> Any:
+def _cell(text: str | None) -> float | str | None:
     if not text:
         return None
     try:

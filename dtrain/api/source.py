@@ -21,19 +21,23 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dtrain.files.fields import Values
+
 _FUTURE = __future__.annotations.compiler_flag
 #: A place in a module that was given, in a traceback and in an error.
 _GIVEN = re.compile(
     r'(?P<head>File ")?[^\s"(]*/(?P<module>given_[0-9a-f]+)\.py"?, line (?P<line>\d+)'
 )
 _LONGEST = 2000  # characters of a plain value
+#: What a module is written of.
+Definition = types.FunctionType | type
 
 
 class NoSource(Exception):
     """Something has no source that means the same elsewhere; the argument says why."""
 
 
-def text_of(value: Any) -> tuple[str, list[Place]]:
+def text_of(value: Definition) -> tuple[str, list[Place]]:
     """Return the text of a module that defines ``value``, a function or class, by its name.
 
     Returns:
@@ -101,7 +105,7 @@ def _cell(file: str) -> str | None:
     return None if named is None else " ".join(named)
 
 
-def is_importable(value: Any) -> bool:
+def is_importable(value: object) -> bool:
     """Say whether another process finds a function or class by its module and name."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     spec = getattr(module, "__spec__", None)
@@ -121,7 +125,7 @@ class _Collected:
         self.parts: list[str] = []
         self.places: dict[str, tuple[str, int]] = {}  # file and first line of a part
         self.future = False
-        self._done: dict[str, Any] = {}
+        self._done: dict[str, object] = {}
 
     def add(self, name: str, value: Any) -> None:
         """Have ``name`` mean ``value`` in the module."""
@@ -144,7 +148,7 @@ class _Collected:
             raise NoSource(f"{name} is a module that cannot be imported")
         self.imports.add(f"import {value.__name__} as {name}")
 
-    def _definition(self, name: str, value: Any) -> None:
+    def _definition(self, name: str, value: Definition) -> None:
         if value.__name__ != name or value.__qualname__ != name:
             raise NoSource(f"{value.__qualname__} is not defined by itself")
         text, file, line = _source(value)
@@ -163,7 +167,7 @@ class _Collected:
         self.places[text] = file, line
 
 
-def _plain(name: str, value: Any) -> str:
+def _plain(name: str, value: object) -> str:
     """Return a value as it is written in Python."""
     text = repr(value)
     try:
@@ -175,7 +179,7 @@ def _plain(name: str, value: Any) -> str:
     return text
 
 
-def _functions(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
+def _functions(value: Definition) -> Iterator[tuple[str, types.FunctionType]]:
     """Yield the functions that a function or class consists of, with their qualified names."""
     if isinstance(value, types.FunctionType):
         yield value.__qualname__, value
@@ -188,7 +192,7 @@ def _functions(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
                 yield found.__qualname__, found
 
 
-def _source(value: Any) -> tuple[str, str, int]:
+def _source(value: Definition) -> tuple[str, str, int]:
     """Return the lines of a definition, its file, and its first line there."""
     if isinstance(value, types.FunctionType):
         if value.__closure__ or value.__name__ == "<lambda>":
@@ -217,7 +221,7 @@ def _source(value: Any) -> tuple[str, str, int]:
     raise NoSource(f"{value.__name__} was typed where no source is kept")
 
 
-def _check(text: str, value: Any, future: bool) -> None:
+def _check(text: str, value: Definition, future: bool) -> None:
     """Refuse a text that is not what runs here: a file was changed since it was read."""
     flags = _FUTURE if future else 0
     try:
@@ -271,7 +275,7 @@ def _used(text: str) -> set[str]:
     return found
 
 
-def arguments_of(value: Any) -> tuple[Any, Mapping[str, Any]]:
+def arguments_of(value: object) -> tuple[Any, Values]:
     """Return what a ``functools.partial`` of names calls, with its arguments; else ``value``."""
     if isinstance(value, functools.partial) and not value.args:
         return value.func, value.keywords

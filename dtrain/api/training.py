@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dtrain.api.source import arguments_of, placed
 from dtrain.config.given import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json, Values
 from dtrain.run.folder import RunDir
 
 #: Keywords that may be objects, and not only values.
@@ -42,7 +43,7 @@ class Call:
         self.line = Line(show)
         self.objects = Objects(folder, self.line.message)
 
-    def overrides(self, given: Mapping[str, Any], swept: bool = False) -> list[str]:
+    def overrides(self, given: Values, swept: bool = False) -> list[str]:
         """Return the overrides of the keywords that may be objects."""
         found = [*self._model(given["model"], swept)]
         found += self._data(given["data"], given["validation"])
@@ -54,12 +55,12 @@ class Call:
                 found.append(f"trainer.{name}={keywords.written(node, name)}")
         return found
 
-    def _model(self, model: Any, swept: bool) -> Iterator[str]:
+    def _model(self, model: object, swept: bool) -> Iterator[str]:
         several = model if swept and isinstance(model, list | tuple) else [model]
         if model is None:
             return
         if all(isinstance(each, str) and "." not in each for each in several):
-            yield f"model={','.join(several)}"
+            yield f"model={','.join(map(str, several))}"
             return
         made = [arguments_of(each) for each in several]
         targets = [self.objects.target(function, "model") for function, _ in made]
@@ -71,11 +72,10 @@ class Call:
         for name, value in made[0][1].items():
             yield f"+model.{name}={keywords.written(value, name)}"
 
-    def _data(self, data: Any, validation: Any) -> list[str]:
+    def _data(self, data: object, validation: object) -> list[str]:
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
             refuse("validation", "stands beside arrays alone", keywords.shortened(validation),
-                   accepted="data=(x, y), validation=(x, y)",
-                   hint="the validation examples of the dataset itself")  # fmt: skip
+                   hint="data=(x, y), validation=(x, y); else the dataset has its own")  # fmt: skip
         if data is None:
             return []
         if isinstance(data, str | os.PathLike):
@@ -99,7 +99,7 @@ class Call:
         )
 
 
-def trust_of(folder: Path) -> dict[str, Any]:
+def trust_of(folder: Path) -> Json:
     """Return what a command on a run may call and where it looks, as the caller has given it.
 
     Args:
@@ -110,12 +110,9 @@ def trust_of(folder: Path) -> dict[str, Any]:
 
 
 def trained(
-    given: Mapping[str, Any],
-    more: Mapping[str, Any],
-    overrides: Iterable[str] | str,
-    show: bool,
+    given: Values, more: Values, overrides: Iterable[str] | str, show: bool,
     fork: Path | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Train, and return the run folder.
 
     Args:
@@ -139,9 +136,7 @@ def trained(
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
 
 
-def swept(
-    given: Mapping[str, Any], more: Mapping[str, Any], overrides: Iterable[str] | str, show: bool
-) -> Path:
+def swept(given: Values, more: Values, overrides: Iterable[str] | str, show: bool) -> Path:
     """Run a sweep, and return its folder; the arguments are those of :func:`trained`.
 
     Raises:
@@ -156,7 +151,7 @@ def swept(
         return _sweep_of(call.run(words, reserved=folder), folder)
 
 
-def resumed(folder: Path, overrides: Any, given: Mapping[str, Any], show: bool) -> None:
+def resumed(folder: Path, overrides: Iterable[str] | str, given: Values, show: bool) -> None:
     """Resume a run (:meth:`dtrain.Run.resume`)."""
     own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
     words = [f"resume={keywords.written(folder, 'resume')}", *own]
@@ -213,13 +208,13 @@ def _reserved(place: Path, label: str) -> Iterator[Path]:
             writing.discard(folder)
 
 
-def _label_of(fork: Path, more: Mapping[str, Any]) -> str:
+def _label_of(fork: Path, more: Values) -> str:
     """Return what the folder of a fork is called: as that of the run, unless it has a name."""
     run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
     return _label({"name": run.name.partition("_")[2], **more}, None)
 
 
-def _label(given: Mapping[str, Any], model: Any) -> str:
+def _label(given: Values, model: object) -> str:
     """Return what a folder is called, besides its time."""
     if isinstance(name := given.get("name"), str) and name and "/" not in name:
         return name

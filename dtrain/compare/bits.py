@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.errors import DtrainError, printable
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import STATE, read_manifest
@@ -62,14 +63,14 @@ def report(run: RunDir, other: RunDir) -> tuple[list[str], bool]:
     return [*table, *map(printable, lines)], same_bits
 
 
-def read(journal: Path) -> tuple[Points, dict[str, Any]]:
+def read(journal: Path) -> tuple[Points, Json]:
     """Return the points of a journal, without those of how fast it went, and its ``data`` event.
 
     Raises:
         DamagedFile, OSError: it cannot be read.
     """
     points: Points = {}
-    data: dict[str, Any] = {}
+    data: Json = {}
     for event in Follower(journal).events():
         if event["event"] == "data":
             data = event
@@ -84,7 +85,7 @@ def _bits(value: float) -> bytes:
     return b"nan" if math.isnan(value) else struct.pack("<d", value)
 
 
-def _content(split: dict[str, Any]) -> Any:
+def _content(split: Json) -> Any:
     return split.get("examples"), split.get("digest")
 
 

@@ -17,6 +17,7 @@ from dtrain.compare.load_folders import Run, kind, number
 from dtrain.config import overrides
 from dtrain.config.objective import AUTO
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run import times
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
@@ -74,7 +75,7 @@ class Comparison:
     runs: list[Run]
     keys: list[str]
     metric: str
-    sweep: dict[str, Any] | None = None
+    sweep: Json | None = None
     objective: str | None = None
     mode: str | None = None
     best: Run | None = None
@@ -96,7 +97,7 @@ class Comparison:
 
 def compare(
     runs: Sequence[Run],
-    sweep: dict[str, Any] | None = None,
+    sweep: Json | None = None,
     baseline: str | None = None,
     metric: str | None = None,
 ) -> Comparison:
@@ -119,7 +120,7 @@ def compare(
     names = sorted({name for run in runs for name in run.curves})
     if metric is not None and metric not in names and names:
         refuse("--metric", "no run has it", metric, accepted=", ".join(names),
-               typed=f"--metric {nearest(metric, names) or 'NAME'}")  # fmt: skip
+               hint=f"--metric {nearest(metric, names) or 'NAME'}")  # fmt: skip
     own = [name for name in names if not times.is_of_the_machine(name)] or names
     usual = "loss" if "loss" in names or not names else own[0]
     found = Comparison(list(runs), keys[:KEYS], metric or usual, sweep)
@@ -234,8 +235,7 @@ def _against(found: Comparison, word: str) -> None:
     names = list(dict.fromkeys(base.name for base in bases.values()))
     if not differences.keys() - set(names):
         refuse("--baseline", f"no other run has {found.metric} at a step of {', '.join(names)}",
-               word, accepted="runs with common steps",
-               hint="trainer.log_every_steps=N, the same for all of them")  # fmt: skip
+               word, hint="trainer.log_every_steps=N, the same for all of them")  # fmt: skip
     found.baselines, found.differences = names, differences
     if without:
         found.notes.append(
@@ -274,12 +274,9 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
     if any(base.name != name for name, base in bases.items()):
         return bases
     names = [run.name for run in matches or found.runs]
-    refuse(
-        "--baseline", f"{len(matches) or 'no'} runs match" if matches else "no run matches", word,
-        accepted=f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}; or "
-        "KEY=VALUE that"
-        " one alone has", typed=f"--baseline {shlex.quote(names[0])}",
-    )  # fmt: skip
+    refuse("--baseline", f"{len(matches) or 'no'} runs match", word,
+           accepted=f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; or KEY=VALUE of one "
+           "alone", typed=f"--baseline {shlex.quote(names[0])}")  # fmt: skip
 
 
 def _equal(text: str | None, wanted: str) -> bool:

@@ -16,6 +16,7 @@ from dtrain.config import tree
 from dtrain.config.objective import chosen
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
@@ -80,7 +81,7 @@ def kind(config: dict[str, str], group: str) -> str | None:
     return name.rpartition(".")[2] if name else config.get(group)
 
 
-def public(values: dict[str, Any]) -> dict[str, str]:
+def public(values: Json) -> dict[str, str]:
     """Return values as one types them, without secrets."""
     flat = {key: text for key, text in tree.flatten(values).items() if not secrets.named(key)}
     return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
@@ -158,7 +159,7 @@ def _read_curves(path: Path, run: Run) -> str | None:
     return "; ".join(each for each in (follower.notice(), left_out) if each) or None
 
 
-def tell(run: Run, result: dict[str, Any]) -> None:
+def tell(run: Run, result: Json) -> None:
     """Put what ``result.json`` says into ``run``; it may be empty."""
     run.status = result.get("status") or run.status
     told = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
@@ -220,7 +221,7 @@ def _natural(path: Path) -> list[tuple[str, int]]:
     return [(text, int(n or 0)) for text, n in re.findall(r"(\D*)(\d*)", path.name)]
 
 
-def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]:
+def of_folders(paths: Sequence[Path]) -> tuple[list[Run], Json | None]:
     """Find and read the runs in folders.
 
     Args:

@@ -13,6 +13,7 @@ from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
 from dtrain.config.schema.running import STORE
 from dtrain.errors import DtrainError, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.tracking.delivery import reason
 from dtrain.tracking.mlflow.store import import_mlflow
@@ -43,7 +44,7 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     """
     _check(uri)
     mlflow = import_mlflow()
-    found: dict[str, Any] = {}
+    found: Json = {}
     client: Any = None
     for each in ids:
         with _explained(mlflow, uri, each):
@@ -64,11 +65,9 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
 def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it
-        refuse(
-            "--uri", "is not there", uri, accepted="the store that holds the runs",
-            hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
-        )  # fmt: skip
-    problem = STORE.problem(uri)
+        refuse("--uri", "is not there", uri, hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or "
+               "--uri http://HOST:PORT")  # fmt: skip
+    problem = STORE.why_not(uri)
     if problem is not None:
         refuse("--uri", problem, uri, accepted=STORE.accepted, hint="--uri http://HOST:PORT")
 
@@ -80,10 +79,8 @@ def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
         yield
     except mlflow.exceptions.MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise UsageError(
-                "RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
-                accepted="the id of a run there", hint="--uri STORE with the store that it is in",
-            ) from None  # fmt: skip
+            raise UsageError("RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
+                             hint="--uri STORE of it") from None  # fmt: skip
         raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
     except Exception as error:  # of a driver or a proxy
         raise DtrainError(f"{secrets.mask(uri)} cannot be read: {reason(error)}") from None
@@ -123,7 +120,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     return run
 
 
-def _result(client: Any, run_id: str) -> dict[str, Any] | None:
+def _result(client: Any, run_id: str) -> Json | None:
     """Return the contents of the artifact ``result.json``; None where it cannot be had."""
     with tempfile.TemporaryDirectory() as folder:
         try:

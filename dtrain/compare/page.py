@@ -137,7 +137,6 @@ def write(folder: Path, page: str, tables: Mapping[str, str]) -> None:
     for path in (folder / name for name in (PAGE, *tables)):
         if os.path.lexists(path) and not (is_ours and path.is_file() and not path.is_symlink()):
             refuse("--output", f"{path} is not from an earlier comparison", folder,
-                   accepted=f"a folder without {PAGE}, {RUNS} and {CURVES} of another origin",
                    hint=f"--output FOLDER, or give {path.name} another name")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     # ORDER: killed after the first, the others are still known.

@@ -231,13 +231,9 @@ def _largest(points: dict[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _line(
-    axes: Axes,
-    found: Comparison,
-    run: Run,
-    x: Sequence[float],
-    y: Sequence[float],
+    axes: Axes, found: Comparison, run: Run, x: Sequence[float], y: Sequence[float],
     marker: str = "",
-) -> None:
+) -> None:  # fmt: skip
     index, many = found.places[run.name], len(found.runs) > len(_FEW)
     marked = run is found.best or run.name in found.baselines
     axes.plot(

@@ -9,6 +9,7 @@ from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import METRICS, Run
 from dtrain.config.objective import SPEED
 from dtrain.errors import printable
+from dtrain.files.fields import Json
 from dtrain.files.writing import csv_text
 from dtrain.host.terminal import aligned
 
@@ -37,7 +38,7 @@ class Column:
         """Return the values as they are shown."""
         return [self._cell(value) for value in self.values]
 
-    def _cell(self, value: Any) -> str:
+    def _cell(self, value: object) -> str:
         if value is None:
             return "-"
         if self.format is not None:
@@ -137,7 +138,7 @@ def runs_csv(found: Comparison) -> str:
     return csv_text([rows[0].keys(), *(row.values() for row in rows)])
 
 
-def _row(found: Comparison, run: Run, metrics: list[str]) -> dict[str, Any]:
+def _row(found: Comparison, run: Run, metrics: list[str]) -> Json:
     row = {
         "run": run.name,
         **{key: run.value(key) for key in found.keys},

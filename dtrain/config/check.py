@@ -23,7 +23,6 @@ from pydantic_core import ErrorDetails
 from dtrain.config import names, private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
 from dtrain.config.other_tools import Advice
-from dtrain.config.schema import strategies
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, refuse
@@ -54,6 +53,9 @@ _SAYS = {
     "form": "{why}",
     "value_error": "{error}",
 }
+#: Names of pydantic's for the parts of a union.
+_LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
+           "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
 _DEPTH = 32  # of nodes in nodes
 _INTEGER = 2**63
@@ -86,8 +88,6 @@ def settle(composed: DictConfig) -> tree.Config:
     trust.check(plain)
     names.check(plain)
     config = tree.typed(composed)
-    if config.backend == "auto":
-        config.backend = strategies.backends(config.strategy["_target_"])[0]  # type: ignore[assignment]
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
@@ -111,9 +111,8 @@ def check(composed: DictConfig) -> None:
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
-    for key in plain:
-        if key not in schema.Config.model_fields:
-            check_node(composed, "", schema.Config)
+    if plain.keys() - schema.Config.model_fields.keys():
+        check_node(composed, "", schema.Config)
     for key in schema.Config.model_fields:
         if key in schema.sections():
             check_node(composed, key, schema.sections()[key])
@@ -166,8 +165,6 @@ def check_node(
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = targets.plain(value)
     fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
-    if not key:  # what is in the groups is checked by their own models
-        plain = {name: each for name, each in plain.items() if name not in schema.sections()}
     given = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:
         made = kind.model_validate(given)
@@ -252,7 +249,7 @@ def _marks(field: FieldInfo) -> list[Plain]:
 
 def _is_label(part: int | str) -> bool:
     """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+    return isinstance(part, str) and ("[" in part or part in _LABELS)
 
 
 def _model_at(kind: type[Group], parts: list[int | str]) -> type[Group]:

@@ -20,7 +20,7 @@ from dtrain.config.help import help_of, keys
 from dtrain.config.other_tools import Advice
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
-from dtrain.errors import DtrainError, refuse
+from dtrain.errors import DtrainError, nearest, refuse
 
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
 _BASIC = "basic"
@@ -172,10 +172,10 @@ def _check_left_out(override: Override) -> None:
 def _refuse_option(group: str, option: str, options: list[str]) -> None:
     if group == "experiment":
         advice = suggest.of_preset(option)
-        near = None if "typed" in advice else suggest.nearest(option, options)
+        near = None if "typed" in advice else nearest(option, options)
     else:
         advice = suggest.corrected(group, option)
-        near = None if advice else suggest.nearest(option, options)
+        near = None if advice else nearest(option, options)
     advice = {"typed": f"{group}={near}"} if near else advice
     refuse(group, "there is no such option", option, accepted=", ".join(options),
            **(advice or {"hint": "one of these"}))  # fmt: skip
@@ -223,7 +223,7 @@ def _inside(parent: str, name: str, value: str) -> Advice:
 def _of_group(tree: DictConfig, key: str, value: str) -> Advice:
     """Return the override of a key whose group is misspelt, or is not there."""
     head, _, rest = key.partition(".")
-    near = suggest.nearest(head, [str(each) for each in tree])
+    near = nearest(head, [str(each) for each in tree])
     return suggest.meant(key, value) or (
         {"typed": suggest.quoted(f"{near}.{rest}", value)} if near and near != head else {}
     )

@@ -111,25 +111,32 @@ Seconds = Annotated[float, within(0, YEAR)]
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Texts or nodes of one form, which no type says.
+    """Texts or nodes of one form.
 
     Attributes:
         accepted: what they are, in words.
-        problem: returns why a value is none of them, None where it is one.
+        problem: returns why a value is none of them, None where it is one; None of what its type
+            says.
         example: one of them, as it is typed.
     """
 
     accepted: str
-    problem: Callable[[Any], str | None]
+    problem: Callable[[Any], str | None] | None = None
     example: str | None = None
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return what pydantic checks a value by."""
+        if self.problem is None:
+            return handler(source)
         return core_schema.no_info_plain_validator_function(
             self.checked, json_schema_input_schema=core_schema.any_schema()
         )
+
+    def why_not(self, value: Plain) -> str | None:
+        """Return why a value is of another form."""
+        return None if self.problem is None else self.problem(value)
 
     def checked(self, value: Plain) -> Plain:
         """Return the value.
@@ -137,7 +144,7 @@ class Form:
         Raises:
             PydanticCustomError: it is of another form.
         """
-        if (why := self.problem(value)) is not None:
+        if (why := self.why_not(value)) is not None:
             raise PydanticCustomError("form", "{why}", {"why": why})
         return value
 

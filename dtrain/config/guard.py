@@ -167,8 +167,10 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not trust.is_trusted(str(target)):
-        refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
+    plugin = str(target).startswith("hydra_plugins.") and trust.is_installed(str(target))
+    own = plugin and trust.command().owns("hydra.sweeper")
+    if target not in _SWEEPERS and not own and not trust.is_trusted(str(target)):
+        refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
         if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):

@@ -87,6 +87,10 @@ class Node(Mapping[str, Plain]):
     def __repr__(self) -> str:
         return f"Node({self.written()})"
 
+    def setdefault(self, name: str) -> Plain:
+        """Return what stands under a name, None if nothing does, which stands there afterwards."""
+        return self[name] if name in self else self._values.setdefault(name)
+
     def replaced(self, **values: Plain) -> Node:
         """Return a node with other values under some names."""
         return Node(self._values, **values)
@@ -104,6 +108,25 @@ def written(value: Plain) -> Plain:
 def to_plain(value: Plain) -> Plain:
     """Return a value as plain dicts, lists and scalars, with references resolved."""
     return {name: to_plain(value[name]) for name in value} if isinstance(value, Node) else value
+
+
+def nodes(node: Plain, key: str, inner: bool = False) -> Iterator[tuple[str, Plain, bool]]:
+    """Yield what names a function or class, by its key, and whether it is an argument of another.
+
+    Args:
+        node: of the configuration.
+        key: of it.
+        inner: it is an argument.
+    """
+    if isinstance(node, Mapping):
+        if isinstance(target := node.get("_target_"), str) and "." in target:
+            yield key, node, inner
+            inner = True
+        for name, value in node.items():
+            yield from nodes(value, f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(node, list | tuple):
+        for index, value in enumerate(node):
+            yield from nodes(value, f"{key}[{index}]", inner)
 
 
 # -- lengths of time ----------------------------------------------------------------------------

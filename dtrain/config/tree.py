@@ -42,13 +42,16 @@ def typed(tree: DictConfig) -> Config:
     """
     config = Node({str(name): _value(tree, name) for name in tree})
     for name in GROUPS:
-        if not isinstance(config.get(name), Node):
+        if not isinstance(config.setdefault(name), Node | None):
             raise ValueError(name)
-    if config["backend"] not in (*FRAMEWORKS, "auto"):
+    if config["backend"] == "auto":
+        from dtrain.config.schema import strategies  # the file of a run has none: see above
+
+        config.backend = strategies.backends(str((config.strategy or {}).get("_target_")))[0]
+    if config["backend"] not in FRAMEWORKS:
         raise ValueError("backend")
     config.objective_mode = objective.mode_of(config["objective_mode"], config["objective"])
-    if "debug" not in config:
-        config.debug = None
+    config.setdefault("debug")
     return config  # type: ignore[return-value] # a tree, whose types the models are
 
 

@@ -22,6 +22,7 @@ from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.tracking.base import describe_overlooked
 
@@ -84,7 +85,6 @@ class OneConfiguration(Command):
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Refuse a sweep."""
         refuse("hydra.mode", f"{self.name} has one configuration", "MULTIRUN",
-               accepted="overrides with one value each",
                hint="a command for each value")  # fmt: skip
 
 
@@ -121,7 +121,8 @@ def composed(given: list[str], command: Command) -> int:
         if command.of_project:
             given = project.words(given)
         trust.begin(given, project.typed_config_dir(given))
-        command_line.check_once(given)
+        for note in command_line.notes(given):
+            print(note, file=sys.stderr)
         sys.argv[1:] = command.arguments(given)
         explain.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
@@ -187,7 +188,6 @@ def _job(node: DictConfig) -> Outcome:
         config.resume = str(Path(config.resume).absolute())
         if chosen and folder != Path(config.resume):
             refuse("hydra.run.dir", "a run that is resumed stays in its folder", path,
-                   accepted=f"{config.resume}, or a command without hydra.run.dir",
                    typed=f"hydra.run.dir={config.resume}")  # fmt: skip
         sentence = None if config.dry_run or config.debug else resume.nothing_to_do(config)
         if sentence is not None:
@@ -200,7 +200,7 @@ def _job(node: DictConfig) -> Outcome:
     return start(config, folder, command, chosen)
 
 
-def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
+def command_of(config: Config, node: DictConfig) -> Json:
     """Return the contents of ``command.json`` of the command whose configuration Hydra has now.
 
     Args:

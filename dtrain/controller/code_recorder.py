@@ -23,6 +23,7 @@ from dtrain import secrets
 from dtrain.config import private
 from dtrain.errors import DamagedFile, DtrainError
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.host import git, packages, python_path, variables
 from dtrain.run import code
 from dtrain.run.code import Tree
@@ -59,7 +60,7 @@ class Recorder:
         self._run = run
         self._outputs = [Path(os.path.realpath(each)) for each in (outputs, run)]
         self._stop = threading.Event()
-        self._state: tuple[dict[str, Any], bytes] | None = None
+        self._state: tuple[Json, bytes] | None = None
         self._thread = threading.Thread(target=self._look, name="code", daemon=True)
         self._thread.start()
 
@@ -107,9 +108,7 @@ def _digest(folder: Path) -> str | None:
         return None
 
 
-def record(
-    outputs: Sequence[Path], stop: threading.Event | None = None
-) -> tuple[dict[str, Any], bytes]:
+def record(outputs: Sequence[Path], stop: threading.Event | None = None) -> tuple[Json, bytes]:
     """Return what a run that starts now is made of, signed, and the changes of its working tree.
 
     Args:
@@ -135,7 +134,7 @@ def record(
             notes.append(f"{top} is not recorded: {error}")
         notes += [f"{each} is outside of {top}: it is not recorded" for each in folders
                   if not each.is_relative_to(top)]  # fmt: skip
-    state: dict[str, Any] = {
+    state: Json = {
         "format": "2", "time": round(time.time(), 3), "host": platform.node(), "folder": str(here),
         "tree": tree, "notes": notes, "environment": environment(),
         "trust": [name for name in python_path.trusted() if not name.startswith("given_")],

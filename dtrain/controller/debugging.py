@@ -21,6 +21,7 @@ from dtrain.controller.result import Outcome
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import start
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short
 
@@ -37,13 +38,13 @@ class DebugJob(Job):
     unsaved = "stopped before the check was done"
 
     @staticmethod
-    def _result(*given: Any, **course: Any) -> dict[str, Any]:
+    def _result(*given: Any, **course: Any) -> Json:
         """Return the contents of ``result.json``."""
-        event: dict[str, Any] = next((e for e in reversed(given[3]) if e["event"] == "debug"), {})
+        event = result.last(given[3], "debug")
         findings = {name: value for name, value in event.items() if name not in ("event", "time")}
         return {**result.result(*given, **course), "debug": findings}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         if summary := found["debug"].get("summary"):
             self._view.detail(summary)
         if found["error"]:
@@ -59,7 +60,7 @@ class DebugJob(Job):
         report.print_plan(config, planned, folder)
 
 
-def run(config: Config, name: str, folder: Path, command: dict[str, Any], chosen: bool) -> Outcome:
+def run(config: Config, name: str, folder: Path, command: Json, chosen: bool) -> Outcome:
     """Do the check that a configuration names.
 
     Args:
@@ -96,23 +97,18 @@ def prepare(config: Config, name: str) -> None:
     """
     node, trainer, saving = config.debug, config.trainer, config.checkpoint
     if config.resume:
-        refuse(
-            "resume", f"belongs to a run, and debug={name} is none", config.resume,
-            accepted="the same command without it; fork=RUN_DIR begins with the weights of a run",
-            hint="the command without resume",
-        )  # fmt: skip
+        refuse("resume", f"belongs to a run, and debug={name} is none", config.resume,
+               accepted="null; fork=RUN_DIR begins with its weights",
+               typed="resume=null")  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(schema.defaults(NoTracker))
     config.action, kind = node, node["_target_"]
     in_tasks = config.backend != "tensorflow" or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:
-        refuse(
-            "strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
-            accepted="a strategy that computes it in the tasks that train: the losses are the "
-            "same, and so "
-            "is the value that is not finite", typed="strategy=one_device",
-        )  # fmt: skip
+        refuse("strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
+               accepted="one that computes it in the tasks that train, to the same losses",
+               typed="strategy=one_device")  # fmt: skip
     if kind == OVERFIT:
         trainer.batch_size, trainer.steps_per_epoch = node["examples"], min(_LOOK, node["steps"])
         trainer.epochs = -(-node["steps"] // trainer.steps_per_epoch)

@@ -20,9 +20,11 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
+from dtrain.controller.result import last
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run import identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -54,14 +56,11 @@ class RunCommand(cli.OneConfiguration):
             UsageError: there is no such folder, or it is another checkpoint.
         """
         if not self.rundir.path.is_dir():
-            refuse(
-                "RUN", "is not a folder", self._run,
-                accepted="a folder that a run printed as its run folder, or RUN/checkpoints/STEP",
-                hint=f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("RUN", "is not a folder", self._run,
+                   accepted="a run folder, or RUN/checkpoints/STEP",
+                   hint=f"python -m dtrain {self.name} outputs/DATE/TIME_NAME")  # fmt: skip
         if self._chosen is not None and has_checkpoint:
             refuse("RUN", "names a checkpoint, and so does checkpoint=", self._run,
-                   accepted="one of them",
                    typed=f"python -m dtrain {self.name} {short(self.rundir.path)}")  # fmt: skip
 
     def overrides(self, own: list[str], replaced: Collection[str]) -> list[str]:
@@ -141,11 +140,9 @@ def own_words(
             values[override.name] = override.value.strip("'\"")
         else:
             near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
-            refuse(
-                override.name or text, f"is no option of {command}", override.value or "",
-                accepted=f"{accepted} and overrides of {group}" if group else accepted,
-                hint=f"the command with {near}=" if near else f"the command without {text}",
-            )  # fmt: skip
+            refuse(override.name or text, f"is no option of {command}", override.value or "",
+                   accepted=f"{accepted} and overrides of {group}" if group else accepted,
+                   hint=f"{near}=VALUE" if near else f"the command without {text}")  # fmt: skip
     return values, rest
 
 
@@ -183,9 +180,8 @@ class Derived(RunCommand):
         for override in given:
             key = key_of(override)
             if not override.startswith("-") and _is_of_a_training(key):
-                refuse(key, f"is of a training, and {self.name} is none",
-                       parse(override).value or "",
-                       accepted="overrides of strategy, hardware, launcher, dataset, trainer",
+                refuse(key, f"is of a training, not of {self.name}", parse(override).value or "",
+                       accepted="keys of strategy, hardware, launcher, dataset, trainer",
                        hint=f"the command without {override}")  # fmt: skip
         own = [self._translated(override) for override in given]
         self._typed = keys = {key_of(override) for override in own}
@@ -259,20 +255,13 @@ class DerivedJob(Job):
         return rundir, folders.lock(rundir, "RUN")
 
     def _result(
-        self,
-        config: Config,
-        cluster: Cluster,
-        rundir: RunDir,
-        events: list[dict[str, Any]],
-        **course: Any,
-    ) -> dict[str, Any]:
+        self, config: Config, cluster: Cluster, rundir: RunDir, events: list[Json], **course: Any
+    ) -> Json:
         """Return the contents of ``result.json``."""
-        end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
-        start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
+        end = last(events, "end")
+        del course["start_phases"]  # of a training alone
         return {
-            "status": course["status"],
-            "exit_code": course["exit_code"],
-            "error": course["error"],
+            **course,
             "run": config.action["run"],
             "objective": None,
             "metrics": end.get("metrics", {}),
@@ -280,19 +269,15 @@ class DerivedJob(Job):
             **self.found(events),
             "replicas": cluster.replicas,
             "tasks": len(cluster.tasks),
-            "parameters": start.get("parameters"),
-            "restarts": course["restarts"],
-            "replaced_workers": course["replaced"],
-            "started": course["began"],
-            "start_seconds": course["start_seconds"],
-            "seconds": round(time.time() - course["began"], 3),
+            "parameters": last(events, "start").get("parameters"),
+            "seconds": round(time.time() - course["started"], 3),
         }
 
-    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+    def found(self, events: list[Json]) -> Json:
         """Return what was found, for ``result.json``."""
         return {}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         speed = found["examples_per_second"]
         self._view.detail(f"{found['status']}" + (f": {speed:,.0f} examples/s" if speed else ""))
         if found["error"]:
@@ -338,7 +323,7 @@ _OF_FILES = (
 #: The dataset whose targets and weights are in files of their own.
 _BESIDE = "dtrain.datasets.npy"
 #: Without a part that is held out.
-_NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
+_NOTHING_HELD: Json = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
 #: Keys that say what the targets and the weights are.
 _LABELS = ("target", "weight")
 
@@ -360,9 +345,7 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     test = node.get("test")
     if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
         if "path" not in node:
-            refuse("dataset.test", "this dataset is of no files", test,
-                   accepted="a dataset with dataset.path",
-                   hint="the command without it")  # fmt: skip
+            refuse("dataset.test", "this dataset is of no files (dataset.path)", test)
         node, typed = node.replaced(path=test), {*typed, "dataset.path"}
     if "dataset.path" not in typed or identity.deciding(node) == identity.deciding(own):
         return node
@@ -370,7 +353,7 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     def is_free(key: str) -> bool:
         return key in node and f"dataset.{key}" not in typed
 
-    changes: dict[str, Any] = {}
+    changes: Json = {}
     if not any(f"dataset.{key}" in typed for key in _VALIDATION):
         changes |= {key: None for key in _OF_FILES if is_free(key)}
         changes |= {key: value for key, value in _NOTHING_HELD.items() if is_free(key)}
@@ -385,10 +368,10 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     return node.replaced(**changes)
 
 
-def _columns(rundir: RunDir) -> dict[str, Any] | None:
+def _columns(rundir: RunDir) -> Json | None:
     """Return the names of the columns that the run was trained on; None of what is no table."""
     for event in journal.read(rundir.journal):
         if event["event"] == "data":
-            columns: dict[str, Any] | None = (event.get("train") or {}).get("columns")
+            columns: Json | None = (event.get("train") or {}).get("columns")
             return columns
     return None

@@ -19,6 +19,7 @@ from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ask
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.host.packages import version
 from dtrain.run import checkpoint, exports
@@ -67,16 +68,9 @@ def backend_of(rundir: RunDir) -> str:
 
 
 def export(
-    config: Config,
-    rundir: RunDir,
-    formats: Sequence[str],
-    weights: str,
-    word: str | None,
-    place: Path,
-    hear: Callable[[str], None],
-    waiting: Callable[[], None],
-    gives_way: bool = False,
-) -> Iterator[Made]:
+    config: Config, rundir: RunDir, formats: Sequence[str], weights: str, word: str | None,
+    place: Path, hear: Callable[[str], None], waiting: Callable[[], None], gives_way: bool = False,
+) -> Iterator[Made]:  # fmt: skip
     """Export checkpoints of a run, and yield what came of each.
 
     Args:
@@ -113,10 +107,10 @@ def export(
     }
     check_here(cluster)
 
-    def asked(**words: Any) -> dict[str, Any]:
+    def asked(**words: Any) -> Json:
         if words["do"] == "write":
             hear(framework.importing)
-        answer: dict[str, Any] = ask("export", values, cluster, words, hear, waiting, gives_way)
+        answer: Json = ask("export", values, cluster, words, hear, waiting, gives_way)
         return answer
 
     try:
@@ -137,7 +131,7 @@ def export(
 
 def _exported(
     path: Path, rundir: RunDir, versions: dict[str, dict[str, str | None]], weights: str,
-    place: Path, asked: Callable[..., dict[str, Any]],
+    place: Path, asked: Callable[..., Json],
 ) -> Made:  # fmt: skip
     """Export one checkpoint, held at ``path``.
 
@@ -165,7 +159,7 @@ def _exported(
         except DtrainError as error:  # of the checkpoint, which the user knows by its own name
             error.args = (str(error).replace(str(path), str(rundir.checkpoints / path.name)),)
             raise
-        results: dict[str, Any] = dict(written["refused"])
+        results: Json = dict(written["refused"])
         if rest := [name for name in names if name not in results]:
             results |= asked(do="check", **places, names=rest)
         kept: dict[str, Exported] = {}
@@ -218,9 +212,7 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
                typed=f"to={accepted[-2]}" if is_module else "to=savedmodel")  # fmt: skip
     for package in packages:
         if version(package) is None:
-            refuse(
-                "to", f"{package} is not installed, which converts or runs it", name,
-                accepted="formats whose packages are installed",
-                typed=f"pip install {package}" if is_module else 'pip install "dtrain[export]"',
-            )  # fmt: skip
+            wanted = package if is_module else '"dtrain[export]"'
+            refuse("to", f"{package} is not installed, which converts or runs it", name,
+                   typed=f"pip install {wanted}")  # fmt: skip
     return packages

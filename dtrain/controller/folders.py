@@ -12,6 +12,7 @@ from dtrain.config import given
 from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import addresses, reading, writing
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
 
@@ -24,9 +25,7 @@ def check_name(name: object) -> str:
     """
     problem = reading.component(name)
     if problem is not None:
-        refuse("name", problem, name,
-               accepted="a file name: letters, digits and the like, without /",
-               typed="name=baseline")  # fmt: skip
+        refuse("name", problem, name, typed="name=baseline")
     return str(name)
 
 
@@ -124,15 +123,14 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
         reading.check_tree(rundir.path)
         check_format(rundir.path, key)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(key, "is not a folder", path,
-                         accepted="a folder that an earlier command printed",
+        raise UsageError(key, "is not a folder", path, accepted="a folder that a command printed",
                          hint=f"{key}=outputs/DATE/TIME_NAME") from None  # fmt: skip
     except OSError as error:
         raise unwritable(key, path, "it cannot be opened", error) from None
     return rundir
 
 
-def read_command(rundir: RunDir) -> dict[str, Any] | None:
+def read_command(rundir: RunDir) -> Json | None:
     """Return the contents of ``command.json``, None where there is no such file.
 
     Raises:
@@ -175,7 +173,6 @@ def lock(rundir: RunDir, key: str) -> int:
     if descriptor is None:
         holder = rundir.holder()
         refuse(key, f"the command of process {holder} is at work in it", rundir.path,
-               accepted="a folder that no command works on",
                hint=f"kill {holder} to stop and save it, or wait")  # fmt: skip
     return descriptor
 
@@ -186,5 +183,4 @@ def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageEr
     known = isinstance(error.filename, str | bytes)
     place = f"{os.fsdecode(error.filename)}: " if known else ""
     return UsageError(key, f"{problem} ({place}{error.strerror or error})", value,
-                      accepted="a folder that can be written, on a disk with room",
-                      hint=f"{key}=FOLDER")  # fmt: skip
+                      hint=f"{key}=FOLDER that can be written, on a disk with room")  # fmt: skip

@@ -26,6 +26,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
@@ -79,16 +80,9 @@ class Job:
         report.print_plan(config, planned, folder, layouts)
 
     def __init__(
-        self,
-        config: Config,
-        planned: Plan,
-        launcher: Launcher,
-        folder: Path,
-        command: dict[str, Any],
-        requests: Requests | None = None,
-        view: View | None = None,
-        chosen: bool = False,
-    ):
+        self, config: Config, planned: Plan, launcher: Launcher, folder: Path, command: Json,
+        requests: Requests | None = None, view: View | None = None, chosen: bool = False,
+    ):  # fmt: skip
         self._command = command
         self._requests = requests or Signals()
         self._config = config
@@ -100,7 +94,7 @@ class Job:
         self._view: View = view or Display()
         self._tracker = make_tracker(config)
         self._delivery: RunDelivery | None = None
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Json] = []
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
         self._unread: str | None = None  # what was said last of files that cannot be read
@@ -295,7 +289,7 @@ class Job:
         found = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,
-            replaced=self._replaced, **self.start.times(self._events),
+            replaced_workers=self._replaced, **self.start.times(self._events),
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
@@ -312,7 +306,7 @@ class Job:
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         """Print how the job ended.
 
         Args:

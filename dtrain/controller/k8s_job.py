@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -34,6 +33,7 @@ from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object,
 from dtrain.controller.plan import Plan
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import addresses, writing
+from dtrain.files.fields import Json
 from dtrain.host.terminal import say, stops
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
@@ -52,9 +52,7 @@ _EXIT_CODES = (
 )
 
 
-def run(
-    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any], chosen: bool
-) -> int:
+def run(config: Config, planned: Plan, launcher: Kubernetes, command: Json, chosen: bool) -> int:
     """Print or write the manifest of a job, or create it and follow it.
 
     Args:
@@ -88,9 +86,7 @@ def run(
     return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
 
 
-def workload(
-    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any]
-) -> Workload:
+def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json) -> Workload:
     """Return what the pods run: the user's command, with the launcher that is right there.
 
     Args:
@@ -102,13 +98,11 @@ def workload(
     pods, cluster = launcher.pods, planned.cluster
     name = pods.job_name or _name(config.name)
     output_dir = _output_dir(Path(config.output_dir))
+    hosts = len(cluster.tasks)
     if planned.strategy.on_hosts and cluster.together > 1:
-        refuse(
-            "hardware.devices", "the command in a pod is one process, which "
-            f"computes on one device with backend={config.backend}", cluster.together,
-            accepted="1, and launcher.gpus=1, with as many pods as devices (hardware.hosts)",
-            typed=f"hardware.devices=1 launcher.gpus=1 hardware.hosts={len(cluster.tasks)}",
-        )  # fmt: skip
+        refuse("hardware.devices", f"a pod has one process, of one device of {config.backend}",
+               cluster.together, accepted="1, with a pod for each",
+               typed=f"hardware.devices=1 launcher.gpus=1 hardware.hosts={hosts}")  # fmt: skip
     # A pod has the processes of one host.
     tasks = tuple(task for task in cluster.tasks if task.device == 0)
     replaced = r"(launcher|output_dir)(\.|$)"
@@ -144,8 +138,7 @@ def _output_dir(path: Path) -> str:
         UsageError: it is an address.
     """
     if (address := addresses.address_of(path)) is not None:
-        refuse("output_dir", "run folders of pods are on the volume of launcher.volume", address,
-               accepted="a path in the pods", typed="output_dir=outputs")  # fmt: skip
+        refuse("output_dir", "run folders of pods are on the volume of launcher.volume", address)
     here = Path.cwd()
     return str(Path("/") / (path.relative_to(here) if path.is_relative_to(here) else path))
 
@@ -165,31 +158,23 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
     """
     if chosen:
         refuse("hydra.run.dir", "the run folder is in the cluster", "a folder",
-               accepted=f"launcher.job_name, which names it there: OUTPUT_DIR/{FOLDER}/NAME",
-               hint="launcher.job_name=NAME")  # fmt: skip
+               hint=f"launcher.job_name=NAME for OUTPUT_DIR/{FOLDER}/NAME")  # fmt: skip
     for key, value in (("resume", config.resume), ("fork", config.fork)):
         if value is not None:
-            refuse(
-                key, "is a folder of this machine, and the pods do not have it", value,
-                accepted="the command with the launcher.job_name of a job that has not finished, "
-                "which resumes its run", hint="launcher.job_name=NAME",
-            )  # fmt: skip
+            refuse(key, "is a folder of this machine, and not of the pods", value, accepted="null",
+                   hint="launcher.job_name=NAME of a job that has not finished")  # fmt: skip
     if launcher.pods.volume is None:
         refuse("launcher.volume", "the run folder would be lost with its pod", "null",
-               accepted="the name of a PersistentVolumeClaim",
-               hint="launcher.volume=NAME")  # fmt: skip
+               hint="launcher.volume=NAME of a PersistentVolumeClaim")  # fmt: skip
     for key, value in tree.flatten(tree.written(config)).items():
         for name in sorted(private.variables(value)):
             if name.startswith(PREFIX):
-                refuse(
-                    key, "a secret that is typed would be in the manifest", "(a secret)",
-                    accepted="a variable that a Secret of the cluster has: "
-                    "launcher.variables_from=[NAME]", typed=f"{key}='${{oc.env:VARIABLE}}'",
-                )  # fmt: skip
+                refuse(key, "a secret that is typed would be in the manifest", "(a secret)",
+                       accepted="a variable of a Secret (launcher.variables_from)",
+                       hint=f"{key}='${{oc.env:VARIABLE}}'")  # fmt: skip
             if not launcher.pods.variables_from:
                 refuse(key, f"the pods have no variable {name}", value,
-                       accepted=f"a Secret of the cluster with the key {name}",
-                       hint="launcher.variables_from=[NAME]")  # fmt: skip
+                       hint=f"launcher.variables_from=[SECRET] with the key {name}")  # fmt: skip
 
 
 def _config_dir(path: str | None) -> list[str]:
@@ -203,8 +188,7 @@ def _config_dir(path: str | None) -> list[str]:
     whole, here = Path(path.removeprefix("file://")).absolute(), Path.cwd()
     if not whole.is_relative_to(here):
         refuse("--config-dir", "is not below this folder, and the image has what is below it", path,
-               accepted="a folder below this one, at the same place in the image",
-               hint="--config-dir=FOLDER")  # fmt: skip
+               hint="--config-dir=FOLDER below it, at the same place in the image")  # fmt: skip
     return [f"--config-dir={whole.relative_to(here)}"]
 
 
@@ -247,9 +231,7 @@ class Job:
 
     def __init__(self, context: str | None, namespace: str | None, objects: list[Object]):
         if shutil.which("kubectl") is None:
-            refuse("launcher.apply", "is done by kubectl, which is not on PATH", "true",
-                   accepted="false, which writes the manifest, or kubectl",
-                   typed="launcher.apply=false")  # fmt: skip
+            refuse("launcher.apply", "needs kubectl on PATH; false writes the manifest", "true")
         options = {"context": context, "namespace": namespace}
         self._kubectl = ["kubectl", *(f"--{k}={v}" for k, v in options.items() if v is not None)]
         self._objects, job = objects, objects[-1]
@@ -272,12 +254,9 @@ class Job:
         if there:
             annotations = json.loads(there)["metadata"].get("annotations") or {}
             if not self._annotations.items() <= annotations.items():
-                refuse(
-                    "launcher.job_name", "the cluster has another job of this name", self._name,
-                    accepted="a name that is free, or the very command that created it, which "
-                    "follows it",
-                    hint=f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
-                )  # fmt: skip
+                refuse("launcher.job_name", "the cluster has another job of this name", self._name,
+                       accepted="a free name, or the command that created it, to follow it",
+                       hint=f"kubectl delete {self._reference}, or another name")  # fmt: skip
             return
         try:
             # ORDER: the job is the last: its pods find what belongs to it.

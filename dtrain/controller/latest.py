@@ -63,10 +63,10 @@ def newest(folder: str, key: str, value: str) -> Path:
     """
     if (run := find(folder)) is not None:
         return run
-    hint = f"{key}=FOLDER/DATE/TIME_NAME" if key else "the folder of the run"
+
     refuse(key or "RUN", f"there is no run below {folder}", value,
            accepted="a run folder, or FOLDER/latest where the runs are in another folder",
-           hint=hint)  # fmt: skip
+           hint=f"{key}=FOLDER/DATE/TIME_NAME" if key else "the folder of the run")  # fmt: skip
 
 
 def find(folder: str | None = None) -> Path | None:

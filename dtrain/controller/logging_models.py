@@ -43,30 +43,16 @@ def check(config: Config, tracker: Tracker) -> None:
     Raises:
         UsageError: naming the key.
     """
-    which, name = wanted(config), registered(config)
-    if name is not None and which is None:
-        refuse("tracking.register", "is the name of a model, and tracking.model=none logs none",
-               name, accepted="a name with tracking.model=best or final",
-               typed=f"tracking.model=best tracking.register={name}")  # fmt: skip
+    which = wanted(config)
     if which is not None and not tracker.keeps_models:
         refuse("tracking.model", f"{type(tracker).__name__} keeps no models", which,
-               accepted="tracking=mlflow, or tracking.model=none",
-               typed="tracking=mlflow")  # fmt: skip
-    if which == "best" and not config.checkpoint.best:
-        refuse("tracking.model", "checkpoint.best=false keeps the newest checkpoints alone", which,
-               accepted="checkpoint.best=true, or tracking.model=final",
-               typed="tracking.model=final")  # fmt: skip
+               accepted="none, or any with tracking=mlflow", typed="tracking=mlflow")  # fmt: skip
 
 
 def exported(
-    config: Config,
-    rundir: RunDir,
-    word: str | None,
-    weights: str,
-    names: list[str],
-    hear: Callable[[str], None],
-    waiting: Callable[[], None],
-) -> Model:
+    config: Config, rundir: RunDir, word: str | None, weights: str, names: list[str],
+    hear: Callable[[str], None], waiting: Callable[[], None],
+) -> Model:  # fmt: skip
     """Export a checkpoint, and write down that it is to be logged.
 
     Args:

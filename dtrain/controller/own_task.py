@@ -128,11 +128,9 @@ def _folder(config: Config, cluster: Cluster, place: Place, chosen: Path | None 
     if config.resume is not None:
         rundir = RunDir(config.resume)
         if _job(rundir) != place.job:
-            refuse(
-                "resume", "is not the run that the chief is at", config.resume,
-                accepted="the same run on every host; a host that has none of it needs no resume=",
-                hint="the command without resume=",
-            )  # fmt: skip
+            refuse("resume", "is not the run that the chief is at", config.resume,
+                   accepted="the same run on every host",
+                   hint="the command without resume=")  # fmt: skip
     else:
         path = chosen or Path(config.output_dir) / place.day / place.name
         rundir = RunDir(path) if _job(RunDir(path)) == place.job else RunDir.create(path)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.tree import Config
-from dtrain.controller import backend
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.resources import devices
 from dtrain.controller.resources.devices import (
@@ -23,6 +21,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
@@ -80,14 +79,14 @@ def sizes(config: Config) -> Splits | None:
     return Splits(train, None if splits.validation is None else validation)
 
 
-def _is_counted(node: Any) -> bool:
+def _is_counted(node: Values) -> bool:
     """Whether no table is to be converted before its rows are known."""
     if node["_target_"] == "dtrain.datasets.table":
         return tables.is_counted(node)
     return all(_is_counted(member) for member in (node.get("members") or {}).values())
 
 
-def _is_own(node: Any) -> bool:
+def _is_own(node: Values) -> bool:
     """Whether dtrain ships the function of a dataset, and those of its members."""
     if not str(node.get("_target_")).startswith("dtrain.datasets."):
         return False
@@ -108,11 +107,9 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     Raises:
         UsageError: they do not go together.
     """
-    backend.check(config)
     hardware, strategy = config.hardware, strategy_plan.of(config)
     if not strategy.on_hosts and hardware.hosts not in (None, 1):
-        refuse("hardware.hosts",
-               f"strategy={config.strategy.name} does not run a process on each host",
+        refuse("hardware.hosts", f"strategy={config.strategy.name} runs no process on each host",
                hardware.hosts, accepted="1, or strategy=multiworker",
                typed="strategy=multiworker")  # fmt: skip
     kind = device_kind(config, strategy.kinds, machine.gpus)
@@ -160,12 +157,10 @@ def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple
 
 def _check_jit(config: Config, strategy: StrategyPlan) -> None:
     if config.hardware.jit_compile and not strategy.compilable:
-        refuse(
-            "hardware.jit_compile",
-            f"XLA cannot compile a step of strategy={config.strategy.name}: devices meet inside it",
-            "true", accepted="true with a strategy of one replica, such as one_device",
-            typed="hardware.jit_compile=false",
-        )  # fmt: skip
+        problem = f"XLA cannot compile a step of strategy={config.strategy.name}"
+        refuse("hardware.jit_compile", f"{problem}: devices meet inside it", "true",
+               accepted="true with strategy=one_device",
+               typed="hardware.jit_compile=false")  # fmt: skip
 
 
 def _check_length(config: Config, per_epoch: int | None) -> None:
@@ -177,11 +172,9 @@ def _check_length(config: Config, per_epoch: int | None) -> None:
                trainer.epochs, accepted=f"up to {MOST_EXAMPLES:,} in all",
                typed="trainer.epochs=10")  # fmt: skip
     if trace is not None and per_epoch is not None and trace[1] > total:
-        refuse(
-            "tracking.profile_steps", f"the run has {total:,} steps", list(trace),
-            accepted="a first and a last step of the run",
-            typed=f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
-        )  # fmt: skip
+        steps = [max(0, min(20, total - 1)), min(25, total)]
+        refuse("tracking.profile_steps", f"the run has {total:,} steps", list(trace),
+               typed=f"'tracking.profile_steps={steps}'")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,11 +262,7 @@ def _check_command(config: Config, kind: str, gpus: int) -> None:
     """
     if kind != "gpu" or gpus == 1 or (gpus and config.hardware.devices):
         return
-    refuse(
-        "hardware", f"this command has {gpus} GPUs, and a process of "
-        f"{FRAMEWORKS[config.backend].title} computes on one", "gpu",
-        accepted="a command for each GPU, such as torchrun starts; hardware.devices, the number "
-        "of commands "
-        "on each host, where some GPUs are to stay idle",
-        hint=f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu",
-    )  # fmt: skip
+    title = FRAMEWORKS[config.backend].title
+    refuse("hardware", f"this command has {gpus} GPUs, and a process of {title} has one", "gpu",
+           accepted="a command for each GPU; hardware.devices=N of them on each host",
+           hint=f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu")  # fmt: skip

@@ -29,12 +29,13 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller import resume
+from dtrain.controller import folders, resume
 from dtrain.controller.folders import age, runs_below
 from dtrain.data import servers
 from dtrain.data.files import is_address
 from dtrain.errors import UsageError, refuse
 from dtrain.files import addresses, reading, writing
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.checkpoint.store import ASIDE, POINTER
 from dtrain.run.folder import RunDir, short, write_json
@@ -185,15 +186,12 @@ class Output:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        bucket: Bucket,
-        began: Callable[[], bool] = lambda: True,
-        warn: Callable[[str], Any] = lambda text: print(text, file=sys.stderr),
-    ):
+        self, folder: Path, bucket: Bucket, began: Callable[[], bool] = lambda: True,
+        warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ):  # fmt: skip
         self._folder, self._bucket, self._began, self._warn = folder, bucket, began, warn
         self.address = bucket.address
-        state: dict[str, Any] = {}
+        state: Json = {}
         with contextlib.suppress(UsageError):  # damaged: all is uploaded again
             state = reading.read_json(folder / _STATE) or {}
         self.name: str | None = state.get("owner")
@@ -221,19 +219,19 @@ class Output:
         new = not resumed and self.name is None and not self._folder.name.isdecimal()
         try:
             if new and self._bucket.has_run():
-                refuse(key, "holds another run", self.address, accepted="a place where no run is",
+                refuse(key, "holds another run", self.address,
                        hint=f"resume={self.address} to resume it, or another place")  # fmt: skip
             newest = self._bucket.read(f"checkpoints/{POINTER}") if resumed else None
             own = reading.read_bytes(latest) if latest.is_file() else b""
             if self.name is None and newest not in (None, own):
                 refuse(key, f"was downloaded before: {self.address} is newer", short(self._folder),
-                       accepted="its address", typed=f"{key}={self.address}")  # fmt: skip
+                       typed=f"{key}={self.address}")  # fmt: skip
             self._claim()
         except UsageError:
             raise
         except Superseded:
             raise UsageError(key, f"was resumed on another machine: {self.address} is newer",
-                             short(self._folder), accepted="its address",
+                             short(self._folder),
                              typed=f"{key}={self.address}") from None  # fmt: skip
         except Exception as error:  # of each kind of server another
             if not resumed:
@@ -310,7 +308,7 @@ class Output:
 
 
 def output_of(
-    folder: Path, key: str, began: Callable[[], bool], warn: Callable[[str], Any]
+    folder: Path, key: str, began: Callable[[], bool], warn: Callable[[str], None]
 ) -> Output | None:
     """Return what uploads a folder; None where it has no other place.
 
@@ -347,11 +345,8 @@ def _push(folder: Path) -> bool:
 
 
 def _unusable(key: str, address: str, verb: str, error: Exception, instead: str) -> UsageError:
-    return UsageError(
-        key, f"cannot be {verb} ({servers.reason(error)})", address,
-        accepted=f"an address that can be {verb} with the credentials of the environment",
-        typed=f"{key}={instead}",
-    )  # fmt: skip
+    return UsageError(key, f"cannot be {verb} ({servers.reason(error)})", address,
+                      hint=f"{key}={instead}, or credentials in the environment")  # fmt: skip
 
 
 def fetched(address: str, key: str) -> Path:
@@ -370,8 +365,8 @@ def fetched(address: str, key: str) -> Path:
         owner = bucket.owner()
         is_own = owner is not None and owner == Output(folder, bucket).name
         if owner is None or not (is_own or bucket.has_run()):
-            refuse(key, "no run is there", address, accepted="the address that a run printed",
-                   hint=f"{key}={whole.rpartition('/')[0]}/TIME_NAME")  # fmt: skip
+            refuse(key, "no run is there", address,
+                   hint=f"{key}={whole.rpartition('/')[0]}/TIME_NAME of a run")  # fmt: skip
         if not is_own:
             _fetch(bucket, folder)
     except UsageError:
@@ -397,12 +392,7 @@ def _fetch(bucket: Bucket, folder: Path) -> None:
 
 def _make_room(folder: Path, trained: bool) -> None:
     """Remove what was downloaded before; what was trained here, and resumed elsewhere, stays."""
-    lock = RunDir(folder).lock()
-    if lock is None:
-        refuse("RUN", "a command is at work in it", folder,
-               accepted="a run that this machine does not train",
-               hint=f"kill {RunDir(folder).holder()} to stop and save it, or wait")  # fmt: skip
-    os.close(lock)
+    os.close(folders.lock(RunDir(folder), "RUN"))
     if not trained:
         writing.remove(folder)
         return
@@ -440,7 +430,7 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
     return local
 
 
-def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
+def find(config: Any, words: Json, chosen: Path | None) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:

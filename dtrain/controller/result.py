@@ -18,6 +18,7 @@ from dtrain.config.tree import Config
 from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
+from dtrain.files.fields import Json, Values
 from dtrain.host import terminal
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
@@ -56,7 +57,7 @@ class Outcome:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, result: Mapping[str, Any], **course: Any) -> Outcome:
+    def of(cls, result: Values, **course: Any) -> Outcome:
         """Return how a job ended, as its ``result.json`` has it.
 
         Args:
@@ -64,7 +65,7 @@ class Outcome:
             **course: what the command knows better, or beside it.
         """
         fields = ("status", "exit_code", "objective", "seconds", "error")
-        values: dict[str, Any] = {name: result.get(name) for name in fields}
+        values: Json = {name: result.get(name) for name in fields}
         values["objective"] = result.get("best_objective", values["objective"])
         name, mode = result.get("objective_name"), result.get("objective_mode")
         if isinstance(name, str) and mode in ("max", "min"):
@@ -115,9 +116,9 @@ KEPT = ("start", "objective", "phases", "error", "end", "evaluation", "debug")
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
 
-def error(events: list[dict[str, Any]]) -> str | None:
+def error(events: list[Json]) -> str | None:
     """Return what the chief wrote to the journal when it failed."""
-    return next((e.get("message") for e in reversed(events) if e["event"] == "error"), None)
+    return last(events, "error").get("message")
 
 
 def last_lines(log: Path) -> str:
@@ -140,9 +141,7 @@ def last_lines(log: Path) -> str:
     )
 
 
-def problem(
-    failure: Failure, cluster: Cluster, rundir: RunDir, events: list[dict[str, Any]]
-) -> str:
+def problem(failure: Failure, cluster: Cluster, rundir: RunDir, events: list[Json]) -> str:
     """Name the task that failed, what it said last, and where the rest is."""
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
@@ -153,34 +152,24 @@ def problem(
     return f"{failure.task}: {secrets.mask(cause)}{lost} (log: {short(log)})"
 
 
+def last(events: list[Json], kind: str) -> Json:
+    """Return the last event of a kind, an empty one where there is none."""
+    return next((event for event in reversed(events) if event["event"] == kind), {})
+
+
 def result(
-    config: Config,
-    cluster: Cluster,
-    rundir: RunDir,
-    events: list[dict[str, Any]],
-    *,
-    status: str,
-    exit_code: int,
-    error: str | None,
-    restarts: int,
-    replaced: int,
-    began: float,
-    start_seconds: float | None,
-    start_phases: dict[str, float] | None = None,
-) -> dict[str, Any]:
-    """Return the contents of ``result.json``."""
-    end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
-    start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
+    config: Config, cluster: Cluster, rundir: RunDir, events: list[Json], **course: Any
+) -> Json:
+    """Return the contents of ``result.json``, of which ``course`` is what the command knows."""
+    end, start = last(events, "end"), last(events, "start")
     epochs = _epochs(rundir)
-    reported: Any = schemas.glance(rundir.progress, schemas.Step) or {}
+    reported = schemas.glance(rundir.progress, schemas.Step) or {}
     saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics, speed = end.get("metrics", {}), end.get(objective.SPEED)
     name, mode = objective.chosen(events, config.objective, config.objective_mode)
     value = speed if name == objective.SPEED else metrics.get(name)
     return {
-        "status": status,
-        "exit_code": exit_code,
-        "error": error,
+        **course,
         "objective": value,
         "objective_name": name,
         "objective_mode": mode,
@@ -199,13 +188,8 @@ def result(
         "forked_from": config.fork,
         "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
-        "restarts": restarts,
-        "replaced_workers": replaced,
         **{name: end[name] for name in ACCOUNTS if name in end},
-        "started": began,
-        "start_seconds": start_seconds,  # from the fork of the tasks to the first step
-        "start_phases": start_phases or {},  # from the command to the first step
-        "seconds": round(time.time() - began, 3),
+        "seconds": round(time.time() - course["started"], 3),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dtrain.controller.folders import lock, open_existing, read_command, runs_be
 from dtrain.controller.launchers import external
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest, refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import FORMAT, RunDir, short
 from dtrain.run.journal import Follower
@@ -28,7 +29,7 @@ from dtrain.run.journal import Follower
 AUTO = "auto"
 
 
-def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> dict[str, Any]:
+def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> Json:
     """Return the contents of ``command.json``: what a later ``resume=`` composes from.
 
     Args:
@@ -56,29 +57,21 @@ def arguments(given: list[str]) -> list[str]:
     if named.get("resume") == AUTO:
         del named["resume"]  # found once all is composed
     if len(named) == 2:
-        refuse("fork", "cannot be given with resume=", named["fork"], accepted="one of them",
-               typed=f"fork={named['fork']}")  # fmt: skip
+        refuse("fork", "cannot be given with resume=", named["fork"], typed=f"fork={named['fork']}")
     if not named:
         return given
     if "fork" in named and (key := next((k for k in words if f"{k}.".startswith("init.")), None)):
-        refuse(
-            key, "cannot be given with fork=, which begins with the weights of its checkpoint",
-            words[key], accepted="one of them",
-            hint=f"fork={named['fork']}, or init.weights={named['fork']} to take weights alone",
-        )  # fmt: skip
+        refuse(key, "cannot be given with fork=, which begins with the weights of its checkpoint",
+               words[key], hint=f"no fork=, or init.weights={named['fork']}")  # fmt: skip
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
     return of_run(key, folder, rundir, given, words)
 
 
 def of_run(
-    key: str,
-    folder: str,
-    rundir: RunDir,
-    given: list[str],
-    replaced: Collection[str],
+    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str],
     typed: str | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Put the overrides of a run before those ``given``.
 
     Args:
@@ -126,19 +119,19 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
         problem = f"there is no such folder (looked in {os.getcwd()})"
     run = Path(folder).parent.parent
     if Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file():
-        right = str(run)
+        right: str | None = str(run)
     else:
         below = latest.find(folder) if rundir.path.is_dir() else None
-        right = "outputs/DATE/TIME_NAME" if below is None else short(below)
+        right = None if below is None else short(below)
     if (word := nearest(folder, (latest.LATEST,))) is not None:
         right = word
-    advice = suggest.corrected(key, folder) or {"hint": f"{typed}{right}"}
-    return UsageError(
-        key, problem, folder, accepted="a folder that a run printed as its run folder", **advice
-    )
+    advice: Mapping[str, str | None] = suggest.corrected(key, folder) or {
+        "typed": right and f"{typed}{right}", "hint": f"{typed}outputs/DATE/TIME_NAME"
+    }  # fmt: skip
+    return UsageError(key, problem, folder, accepted="a folder that a run printed", **advice)
 
 
-def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:
+def refuse_derived(key: str, folder: object, command: Json | None) -> None:
     """Refuse the folder of an evaluation or the like where that of a run is asked for.
 
     Args:
@@ -151,8 +144,7 @@ def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> 
     """
     if command is not None and "derived" in command:
         refuse(key, "is not a run: it is what another command made of one", folder,
-               accepted="the folder of the run",
-               hint="the command that made it, once more, to go on")  # fmt: skip
+               hint="the folder of the run; or the command that made it, to go on")  # fmt: skip
 
 
 def origin(fork: str) -> tuple[RunDir, Path | None]:
@@ -163,7 +155,7 @@ def origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> str | None:
+def find(config: Config, words: Json, folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
@@ -178,7 +170,7 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
     return None
 
 
-def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None:
+def status_of(folder: Path, config: Config, words: Json) -> str | None:
     """Return how the run in a folder ended; None where another command began it.
 
     Args:
@@ -202,10 +194,9 @@ def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None
     return str(result.get("status"))
 
 
-def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
-    last = {
-        key_of(override): override for override in words["overrides"]
-    }  # of those with one key it counts
+def _sorted(words: Json) -> tuple[list[str], Any]:
+    # Of those with one key it counts.
+    last = {key_of(override): override for override in words["overrides"]}
     return sorted(last.values()), words["config_dir"]
 
 
@@ -248,22 +239,18 @@ def check(config: Config, overrides: list[str]) -> None:
     if found is None and problems:
         os.close(lock(rundir, "resume"))  # a command at work there may remove what is read
         refuse("resume", f"holds no sound checkpoint ({problems[0]})", config.resume,
-               accepted="a run that saved one",
                hint="the command that began the run, to start anew")  # fmt: skip
     if found is not None and "config" not in found.meta:
         refuse("resume", f"{found.path} does not say of what configuration it is", config.resume,
-               accepted="a checkpoint as it was saved",
                hint="the command that began the run, to start anew")  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
         if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
-            refuse("resume",
-                   f"was begun with another form of {key} {checkpoint.versions(found.meta)}",
+            refuse("resume", f"has a {key} of another dtrain {checkpoint.versions(found.meta)}",
                    config.resume, accepted="the version of dtrain that began the run",
                    hint=f"fork={config.resume} to begin a new run with its weights")  # fmt: skip
         refuse("resume", f"its config.yaml was changed since it was saved ({key})", config.resume,
-               accepted="the configuration of the run",
                hint=f"fork={config.resume} to begin a new run from it")  # fmt: skip
     own = (read_command(rundir) or {"overrides": []})["overrides"]
     for fixed in identity.fixed():
@@ -278,27 +265,21 @@ def check(config: Config, overrides: list[str]) -> None:
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
             )
-            refuse(key, f"is not what the run has in its {rundir.config.name}", new, accepted=old,
+            refuse(key, f"is not what the run has in its {rundir.config.name}", new,
                    typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
         key, given = f"{last.sign}{last.name}", last.value or ""
-        refuse(
-            last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
-            accepted="changes of trainer.epochs, strategy, hardware, tracking, checkpoint, "
-            "launcher",
-            hint=f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
-        )  # fmt: skip
+        refuse(last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
+               accepted="trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
+               hint=f"no {key}=, or fork={config.resume} {key}={given}")  # fmt: skip
     # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
     if found is None and config.fork is not None:
         try:
             checkpoint.load(Path(config.fork))
         except CheckpointError as error:
-            raise UsageError(
-                "resume", f"saved nothing, and what it was forked from is gone ({error})",
-                config.resume, accepted="a run that saved a checkpoint",
-                hint="fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
-            ) from None  # fmt: skip
+            raise UsageError("resume", f"saved nothing, and what it forked is gone ({error})",
+                             config.resume, hint="fork=ANOTHER_RUN") from None  # fmt: skip
 
 
 def nothing_to_do(config: Config) -> str | None:
@@ -343,7 +324,7 @@ def _meet(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
-def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+def _differing(key: str, old: object, new: object) -> tuple[str, object, object]:
     """Return the first key at or below ``key`` that is not alike, with its two values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
@@ -371,9 +352,7 @@ def pin(config: Config) -> None:
             problems = [str(error)]
     if found is None:
         detail = f" ({problems[0]})" if problems else ""
-        refuse(
-            "fork", f"holds no sound checkpoint{detail}", config.fork,
-            accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
-            hint=f"python -m dtrain checkpoint {rundir.path} to see what there is",
-        )  # fmt: skip
+        refuse("fork", f"holds no sound checkpoint{detail}", config.fork,
+               accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
+               hint=f"python -m dtrain checkpoint {rundir.path} to see what there is")  # fmt: skip
     config.fork = str(found.path.absolute())

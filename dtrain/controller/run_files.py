@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from dtrain.config import given, tree
 from dtrain.config.tree import Config
@@ -14,6 +13,7 @@ from dtrain.controller import remote
 from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.folders import unwritable
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
@@ -83,12 +83,9 @@ class RunFiles:
     """
 
     def __init__(
-        self,
-        rundir: RunDir,
-        config: Config,
-        resumed: bool,
-        report: Callable[[str], Any] | None = None,
-    ):
+        self, rundir: RunDir, config: Config, resumed: bool,
+        report: Callable[[str], None] | None = None,
+    ):  # fmt: skip
         self._rundir = rundir
         self._config = config
         self._resumed = resumed
@@ -100,7 +97,7 @@ class RunFiles:
         #: When earlier starts of a resumed run were.
         self.past: set[float] = set()
 
-    def prepare(self, command: dict[str, Any], cluster: Cluster) -> str | None:
+    def prepare(self, command: Json, cluster: Cluster) -> str | None:
         """Write what the tasks read; of a resumed run all that is changed is kept, too.
 
         Returns:
@@ -157,7 +154,7 @@ class RunFiles:
         self._go_back("restart", message=message)
         return message
 
-    def _go_back(self, event: str, **fields: Any) -> str | None:
+    def _go_back(self, event: str, **fields: object) -> str | None:
         """Note in the journal that what was recorded after the newest checkpoint counts no more.
 
         Returns:
@@ -212,7 +209,7 @@ class RunFiles:
         if self._before is not None:
             self._before.restore()
 
-    def write_result(self, found: dict[str, Any]) -> None:
+    def write_result(self, found: Json) -> None:
         """Write ``result.json``.
 
         Raises:

@@ -63,15 +63,12 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         uri = tree.address(config)
         if not private.is_own_address(command, uri):
             refuse("tracking.uri", "the run folder names it, which another user or machine made",
-                   uri, accepted="an address that you name",
-                   hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
+                   uri, hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
         trust.command().grant([uri or ""], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
-            refuse(
-                "tracking.uri", f"{file} is not there", written,
-                accepted="the run's store, where it is now",
-                hint=f"python -m dtrain sync {rundir.path} --uri sqlite:////PATH/OF/mlflow.db",
-            )  # fmt: skip
+            refuse("tracking.uri", f"{file} is not there", written,
+                   hint=f"python -m dtrain sync {rundir.path} --uri "
+                   "sqlite:////PATH/OF/mlflow.db")  # fmt: skip
     return config
 
 
@@ -92,12 +89,8 @@ def _output_dir(folder: Path, written: str) -> Path:
         return _output_dir(folder.parent, written)
     if (Path(written) / "mlflow.db").is_file():
         return Path(written)
-    refuse(
-        "RUN_DIR", "is not where dtrain made it (OUTPUT_DIR/DATE/TIME_NAME), so that its "
-        "embedded tracking store is not known", folder,
-        accepted="the folder in its place, or the store's address",
-        hint=f"python -m dtrain sync {folder} --uri sqlite:////PATH/OF/mlflow.db",
-    )  # fmt: skip
+    refuse("RUN_DIR", "is not where its store is known (OUTPUT_DIR/DATE/TIME_NAME)", folder,
+           hint=f"python -m dtrain sync {folder} --uri sqlite:////PATH/OF/mlflow.db")  # fmt: skip
 
 
 def ship_evaluations(rundir: RunDir) -> str:

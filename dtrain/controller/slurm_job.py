@@ -23,6 +23,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import UsageError, refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, schemas
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
@@ -47,16 +48,9 @@ class SlurmJob:
     """
 
     def __init__(
-        self,
-        config: Config,
-        planned: Plan,
-        launcher: Slurm,
-        folder: Path,
-        command: dict[str, Any],
-        requests: Requests | None = None,
-        view: View | None = None,
-        chosen: bool = False,
-    ):
+        self, config: Config, planned: Plan, launcher: Slurm, folder: Path, command: Json,
+        requests: Requests | None = None, view: View | None = None, chosen: bool = False,
+    ):  # fmt: skip
         self._config, self._cluster, self._command = config, planned.cluster, command
         self._launcher = launcher
         self._requests = requests or Signals()
@@ -113,8 +107,8 @@ class SlurmJob:
         job = jobs[0].id
         if (read_json(rundir.command) or {}).get("overrides") != self._command["overrides"]:
             refuse("resume", f"SLURM job {job} is at work on it, as it was submitted", rundir.path,
-                   accepted="the command without changes, which follows it",
-                   hint=f"scancel {job}")  # fmt: skip
+                   hint=f"scancel {job}, or the command without changes, which follows "
+                   "it")  # fmt: skip
         return job
 
     def _prepare(self) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dtrain.files.fields import Json
+
 #: Ends of the phases of this command, before there is a job; in order.
 _ends: dict[str, float] = {}
 
@@ -53,15 +55,12 @@ class Start:
             seconds = round(progress["time"] - self._launched, 3)
             self.seconds = seconds if seconds > 0 else None  # launcher=inline forks nothing
 
-    def times(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """Return what ``result.json`` has of it, by the names of :func:`result.result`."""
-        return {
-            "began": self.began,
-            "start_seconds": self.seconds,
-            "start_phases": self.phases(events),
-        }
+    def times(self, events: Iterable[Json]) -> Json:
+        """Return what ``result.json`` has of it: up to the first step, of which since the fork."""
+        phases = self.phases(events)
+        return {"started": self.began, "start_seconds": self.seconds, "start_phases": phases}
 
-    def phases(self, events: Iterable[dict[str, Any]]) -> dict[str, float]:
+    def phases(self, events: Iterable[Json]) -> dict[str, float]:
         """Return the seconds of each phase, in order.
 
         ``imports`` (Python, Hydra), ``compose``, ``plan``, ``prepare`` (the run folder),

@@ -13,6 +13,7 @@ from dtrain import errors
 from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.result import Failure, cause
 from dtrain.controller.terminal.progress import View
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
@@ -83,13 +84,9 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        launcher: Launcher,
-        cluster: Cluster,
-        rundir: RunDir,
-        view: View,
+        self, launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View,
         saving: str = "saving a checkpoint",
-    ):
+    ):  # fmt: skip
         self._saving = saving
         self._launcher = launcher
         self._processes = launcher if isinstance(launcher, LocalProcesses) else None
@@ -106,7 +103,7 @@ class Supervisor:
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
         self._frozen_since: dict[str, float] = {}
-        self._report: dict[str, Any] | None = None
+        self._report: Json | None = None
         self._moved_at = time.monotonic()
         self.replaced = 0  # workers that were started again
         self.asked = False  # the user or a scheduler asked the job, or one of its tasks, to stop

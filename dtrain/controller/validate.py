@@ -23,6 +23,7 @@ from dtrain.controller.terminal.progress import View
 from dtrain.data.files import is_address
 from dtrain.data.sources import Splits
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.host import forkserver
 from dtrain.run import initial
 from dtrain.tracking.base import make_tracker
@@ -65,7 +66,7 @@ def check_address(config: Config) -> None:
         private.check_named(key, value, f"{key}=..., or launcher=local")
 
 
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
     """Yield the texts of a node, each with its key; those of a list have the key of the list."""
     if isinstance(value, Mapping):
         for name, part in value.items():
@@ -151,7 +152,6 @@ def check_initial(config: Config) -> None:
     if config.init.weights is None:
         if config.init.rules:
             refuse("init.rules", "are of init.weights, which is null", config.init.rules,
-                   accepted="init.weights with what they are for",
                    typed="'init.rules=[]'")  # fmt: skip
     elif config.resume is None and config.fork is None:
         initial.kind(config.init.weights)
@@ -168,19 +168,11 @@ class Ways(Work):
     """
 
     def __init__(
-        self,
-        config: Config,
-        planned: Plan,
-        launcher: Any,
-        folder: Path,
-        command: dict[str, Any],
-        chosen: bool = False,
-        kind: type[Job] = Job,
-        requests: Requests | None = None,
-        view: View | None = None,
-        began: Callable[[Path], None] = lambda folder: None,
+        self, config: Config, planned: Plan, launcher: Any, folder: Path, command: Json,
+        chosen: bool = False, kind: type[Job] = Job, requests: Requests | None = None,
+        view: View | None = None, began: Callable[[Path], None] = lambda folder: None,
         alone: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__(config.name, planned.cluster, folder, command)
         self._given = config, planned, launcher, folder, command, requests, view, chosen
         self._kind, self._began, self._alone = kind, began, alone
@@ -224,11 +216,7 @@ class Ways(Work):
 
 
 def start(
-    config: Config,
-    folder: Path,
-    command: dict[str, Any],
-    chosen: bool = False,
-    kind: type[Job] = Job,
+    config: Config, folder: Path, command: Json, chosen: bool = False, kind: type[Job] = Job
 ) -> Outcome:
     """Do one job from its configuration to its result.
 

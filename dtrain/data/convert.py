@@ -6,11 +6,19 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from dtrain.data import nest
-from dtrain.data.example import Example, check_rows, is_array, is_frame, rows_of, structured
+from dtrain.data.example import (
+    Dataset,
+    Example,
+    check_rows,
+    is_array,
+    is_frame,
+    rows_of,
+    structured,
+)
 from dtrain.data.foreign import Batches, Generated, Rows
+from dtrain.data.nest import Nest
 from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.data.target_kind import of_labels
@@ -28,7 +36,7 @@ ACCEPTED = (
 _RETURN = "return dtrain.datasets.Splits(train=(x, y), validation=(x, y))"
 
 
-def adapted(value: Any, key: str = "dataset") -> Splits:
+def adapted(value: Dataset, key: str = "dataset") -> Splits:
     """Return the splits that a dataset function has returned.
 
     Args:
@@ -57,7 +65,7 @@ def adapted(value: Any, key: str = "dataset") -> Splits:
     return dataclasses.replace(found, train=train, validation=validation, classes=classes)
 
 
-def _divided(value: Any, key: str) -> tuple[Any, Any]:
+def _divided(value: Dataset, key: str) -> tuple[Dataset, Dataset]:
     """Return (train, validation) of what may be either, or one pair of inputs and targets."""
     if not isinstance(value, tuple | list) or _is_examples(value):
         return value, None
@@ -82,7 +90,7 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
            "((a, b), (c, d))", accepted=ACCEPTED, hint=_RETURN)  # fmt: skip
 
 
-def _pair_rows(value: Any) -> int | None:
+def _pair_rows(value: object) -> int | None:
     """Return how many rows the parts of (x, y) have; None where they differ, or it is none."""
     if not isinstance(value, tuple | list) or len(value) not in (2, 3):
         return None
@@ -90,7 +98,7 @@ def _pair_rows(value: Any) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _is_examples(value: Any) -> bool:
+def _is_examples(value: object) -> bool:
     """Whether a value is a list of examples, each (x, y) or a mapping, and no list of arrays."""
     if not isinstance(value, list) or not value:
         return False
@@ -103,14 +111,14 @@ def _is_examples(value: Any) -> bool:
     return len(value) > 3 or not all(rows_of(each) is not None for each in value)
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: object) -> bool:
     """Whether a value is a dataset by itself, and no part of one."""
     if value is None or nest.is_nest(value):
         return False
     return not (is_array(value) or isinstance(value, str | bytes | int | float))
 
 
-def _source(value: Any, key: str, split: str) -> Any:
+def _source(value: Dataset, key: str, split: str) -> Source | Stream | None:
     if value is None or isinstance(value, Stream):
         return value
     if isinstance(value, Source):
@@ -143,7 +151,7 @@ def _source(value: Any, key: str, split: str) -> Any:
     return _stream(value, key, split)
 
 
-def _stream(value: Any, key: str, split: str) -> Stream:
+def _stream(value: Dataset, key: str, split: str) -> Stream:
     """Return what can only be gone through."""
     if inspect.isgenerator(value) or (hasattr(value, "__next__") and not callable(value)):
         refuse(key, "can be read once, and a run reads pass after pass",
@@ -167,7 +175,7 @@ def _stream(value: Any, key: str, split: str) -> Stream:
            accepted="a generator function, of examples or batches", hint=_RETURN)  # fmt: skip
 
 
-def _refused(key: str, value: Any, split: str) -> UsageError:
+def _refused(key: str, value: object, split: str) -> UsageError:
     if value is None:
         return UsageError(f"{key}._target_", f"its function returned None ({split})",
                           accepted=ACCEPTED, hint="return the data")  # fmt: skip
@@ -181,7 +189,7 @@ def _refused(key: str, value: Any, split: str) -> UsageError:
                       hint=_RETURN)  # fmt: skip
 
 
-def _needs_nothing(function: Callable[..., Any]) -> bool:
+def _needs_nothing(function: Callable[..., object]) -> bool:
     """Whether a function can be called without arguments."""
     try:
         inspect.signature(function).bind()
@@ -190,16 +198,16 @@ def _needs_nothing(function: Callable[..., Any]) -> bool:
     return True
 
 
-def _is_tf_dataset(value: Any) -> bool:
+def _is_tf_dataset(value: object) -> bool:
     return hasattr(value, "element_spec") and hasattr(value, "batch")
 
 
-def _is_py_dataset(value: Any) -> bool:
+def _is_py_dataset(value: object) -> bool:
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(value, keras.utils.PyDataset)
 
 
-def _arrays(value: Any, key: str, split: str) -> Arrays:
+def _arrays(value: Nest, key: str, split: str) -> Arrays:
     """Return arrays in memory: (x, y), (x, y, sample_weight), or inputs alone."""
     parts = value if isinstance(value, tuple | list) else (value,)
     if not 1 <= len(parts) <= 3 or parts[0] is None:

@@ -12,12 +12,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from dtrain.data import dates
+from dtrain.data.nest import Leaf
 from dtrain.errors import UsageError, nearest, refuse, typed
+from dtrain.files.fields import Json, Values
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
 #: What ``dataset.columns`` may say of a column.
@@ -151,7 +153,7 @@ class Encoding:
         return [feature for feature in self.features if feature.kind in kinds]
 
     def encode(
-        self, columns: Mapping[str, Any], place: Callable[[int], str] = "row {}".format
+        self, columns: Mapping[str, Leaf], place: Callable[[int], str] = "row {}".format
     ) -> np.ndarray:
         """Return the matrix of some rows.
 
@@ -169,7 +171,7 @@ class Encoding:
         parts = [_encoded(each, columns[each.name], place) for each in self.features]
         return np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
 
-    def plain(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def plain(self, columns: Mapping[str, Leaf]) -> dict[str, np.ndarray]:
         """Return the inputs of :func:`dtrain.models.with_columns`, ``[rows]`` each.
 
         Numbers, booleans and dates are float32, NaN where a cell is empty, and float64 where they
@@ -187,7 +189,7 @@ class Encoding:
             for feature in self.features
         }
 
-    def _check(self, columns: Mapping[str, Any]) -> None:
+    def _check(self, columns: Mapping[str, Leaf]) -> None:
         names = [feature.name for feature in self.features]
         for name in names:
             if name not in columns:
@@ -196,14 +198,14 @@ class Encoding:
                        accepted=f"the columns {', '.join(names)}",
                        hint=near and f"{near} renamed to {name}")  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return it as plain values."""
-        made: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        made: Json = json.loads(json.dumps(dataclasses.asdict(self)))
         del made["notices"]
         return made
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Encoding:
+    def from_json(cls, value: Values) -> Encoding:
         """Return what :meth:`to_json` has made plain."""
         features = [Feature(**{**f, "values": tuple(f["values"])}) for f in value["features"]]
         target = value.get("target")
@@ -224,7 +226,7 @@ def _plain(feature: Feature, values: np.ndarray) -> np.ndarray:
     return np.array(cells, object)
 
 
-def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.ndarray:
+def _encoded(feature: Feature, values: Leaf, place: Callable[[int], str]) -> np.ndarray:
     """Return one column, ``[rows, width]``."""
     values = np.asarray(values)
     if feature.kind == "category":
@@ -352,7 +354,7 @@ def texts(values: np.ndarray, errors: str = "replace") -> list[str]:
     return [_text(v, errors) for v in values.tolist()]
 
 
-def _text(value: Any, errors: str) -> str:
+def _text(value: object, errors: str) -> str:
     if value is None or value != value:
         return ""
     if isinstance(value, bool):

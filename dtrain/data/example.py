@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import DType, Leaf, Nest, Parts, Ragged
 from dtrain.errors import UsageError, refuse
 
 #: Names of the parts of an example, in messages and in ``dataset.pad``.
 _PARTS = ("x", "y", "weight")
 #: Of an example: by the name of each leaf, its type and the shape of a row, in words.
 Spec = dict[str, tuple[str, tuple[int | None, ...]]]
+
+
+#: A source, a stream, or what a user or another library has that becomes one.
+Dataset = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +35,15 @@ class Example:
         weight: of the examples; None for none.
     """
 
-    x: Any
-    y: Any = None
-    weight: Any = None
+    x: Nest
+    y: Nest = None
+    weight: Nest = None
 
     @classmethod
     def of(
-        cls,
-        value: Any,
-        convert: Callable[[Any], Any] = nest.structured,
-        key: str = "dataset",
+        cls, value: Nest, convert: Callable[[Nest], Nest] = nest.structured, key: str = "dataset",
         name: str = "an example",
-    ) -> Example:
+    ) -> Example:  # fmt: skip
         """Return what a user's code has given: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 
         Args:
@@ -60,20 +61,20 @@ class Example:
         return cls(*(None if part is None else convert(part) for part in parts))
 
     @property
-    def parts(self) -> tuple[Any, ...]:
+    def parts(self) -> Parts:
         """``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, as Keras takes them."""
         return trimmed([self.x, self.y, self.weight])
 
     @property
-    def leaves(self) -> dict[str, Any]:
+    def leaves(self) -> dict[str, Leaf]:
         """Its leaves by their names, such as ``0.tokens``, without those that are None."""
         return {name: leaf for name, leaf in nest.named(self.parts) if leaf is not None}
 
-    def map(self, function: Callable[..., Any], *others: Example) -> Example:
+    def map(self, function: Callable[..., Leaf], *others: Example) -> Example:
         """Return what ``function`` makes of each leaf, and of those of others like it."""
         return Example(*nest.mapped(function, self.parts, *(other.parts for other in others)))
 
-    def with_leaves(self, leaves: dict[str, Any]) -> Example:
+    def with_leaves(self, leaves: dict[str, Leaf]) -> Example:
         """Return one like it with some other leaves, by their names."""
         names = nest.named(self.parts)
         return Example(*nest.packed(self.parts, [leaves.get(name, leaf) for name, leaf in names]))
@@ -93,7 +94,7 @@ def together(examples: Sequence[Example], places: Sequence[np.ndarray] = ()) -> 
     return first.map(lambda *leaves: np.concatenate(leaves)[order], *others)
 
 
-def trimmed(parts: Iterable[Any]) -> tuple[Any, ...]:
+def trimmed(parts: Iterable[Nest]) -> Parts:
     """Return the parts of an example without None at their end: (x, y, None) is (x, y)."""
     values = list(parts)
     while len(values) > 1 and values[-1] is None:
@@ -114,7 +115,7 @@ def label(name: str) -> str:
     return f"{role} {inside}".strip()
 
 
-def spec_of(parts: tuple[Any, ...], by_batch: Collection[str] = (), batched: bool = True) -> Spec:
+def spec_of(parts: Parts, by_batch: Collection[str] = (), batched: bool = True) -> Spec:
     """Return what the leaves of an example are.
 
     Args:
@@ -164,7 +165,7 @@ def spec_difference(one: Spec, other: Spec, types: bool = True, shapes: bool = T
 _KINDS = "biufcOSU"
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: Leaf) -> bool:
     """Whether a value is an array with rows, whatever library's, or a table of pandas."""
     if is_frame(value):
         return True
@@ -174,12 +175,12 @@ def is_array(value: Any) -> bool:
         return False
 
 
-def is_frame(value: Any) -> bool:
+def is_frame(value: object) -> bool:
     """Whether a value is a table of pandas or the like: columns by name, of several types."""
     return hasattr(value, "to_numpy") and hasattr(value, "columns") and hasattr(value, "shape")
 
 
-def rows_of(value: Any) -> int | None:
+def rows_of(value: Nest) -> int | None:
     """Return how many rows all arrays of a nest have; None where they differ, or it has others."""
     try:
         leaves = nest.leaves(nest.structured(value))
@@ -189,7 +190,7 @@ def rows_of(value: Any) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def structured(value: Any, key: str, name: str) -> Any:
+def structured(value: Nest, key: str, name: str) -> Nest:
     """Return a nest of arrays as Keras' ``fit`` takes them: floating numbers as float32.
 
     Args:
@@ -206,7 +207,7 @@ def structured(value: Any, key: str, name: str) -> Any:
     return nest.mapped(lambda leaf: plain(leaf, key, name), found)
 
 
-def one(value: Any, key: str, name: str) -> Any:
+def one(value: Nest, key: str, name: str) -> Nest:
     """Return a nest of arrays and numbers of one example: a tuple is several, a list is one array.
 
     Raises:
@@ -219,7 +220,7 @@ def one(value: Any, key: str, name: str) -> Any:
     return None if value is None else structured(value, key, name)
 
 
-def plain(value: Any, key: str, name: str) -> Any:
+def plain(value: Nest, key: str, name: str) -> Nest:
     """Return one array or number; :class:`Ragged` as it is, but for the type of its values.
 
     Raises:
@@ -257,7 +258,7 @@ def checked(found: np.ndarray, key: str, name: str) -> np.ndarray:
     return found
 
 
-def joined(values: Sequence[Any], key: str = "dataset") -> Any:
+def joined(values: Sequence[Leaf], key: str = "dataset") -> Leaf:
     """Put the values of one leaf of some examples together: an array, or :class:`Ragged`.
 
     Raises:
@@ -297,7 +298,7 @@ def check_rows(example: Example, key: str, name: str, hint: str | None = None) -
            hint=None if None in counts else hint)  # fmt: skip
 
 
-def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
+def _of_frame(value: Leaf, key: str, name: str) -> np.ndarray:
     """Return the columns of a table side by side."""
     found = np.asarray(value.to_numpy())
     if found.dtype.kind == "O":  # columns of several types
@@ -311,7 +312,7 @@ def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
     return found
 
 
-def as_type(values: np.ndarray, dtype: np.dtype[Any], key: str, name: str) -> np.ndarray:
+def as_type(values: np.ndarray, dtype: DType, key: str, name: str) -> np.ndarray:
     """Return values in the type that the first example had.
 
     Args:

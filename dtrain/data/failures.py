@@ -11,11 +11,11 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from dtrain import secrets
 from dtrain.errors import DataError, DtrainError, UsageError
+from dtrain.files.fields import Values
 
 _found: list[Exception] = []
 
@@ -64,7 +64,7 @@ def of_reading(error: Exception) -> DtrainError:
 
 
 @contextlib.contextmanager
-def before_training(node: Mapping[str, Any]) -> Iterator[None]:
+def before_training(node: Values) -> Iterator[None]:
     """Refuse data that cannot be read as what is wrong with the configuration: nothing has begun.
 
     Args:

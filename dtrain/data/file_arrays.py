@@ -10,21 +10,23 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_full, reading
+from dtrain.data.nest import DType
 from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest, refuse
 
+T = TypeVar("T")
 #: Bytes of the arrays of a dataset from which on they are not held in memory.
 LARGE = 64 << 20
 #: Bytes that are read at once where all rows are.
 _PIECE = 8 << 20
 #: Readers of the header of an array, by its version.
-_HEADERS: dict[tuple[int, int], Callable[[Any], Any]] = {
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, DType]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
@@ -104,11 +106,11 @@ class Part:
 
     file: DataFile
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
     read: Callable[[], np.ndarray | Path]
     _array: np.ndarray | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_array": None}
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -153,16 +155,14 @@ class Part:
         return array
 
 
-def in_pieces(array: Any) -> Iterator[np.ndarray]:
+def in_pieces(array: FileArray | np.ndarray) -> Iterator[np.ndarray]:
     """Read all rows of an array, mapped or a :class:`FileArray`, in order, some at a time."""
     step = max(1, _PIECE * len(array) // max(1, array.nbytes))
     for begin in range(0, len(array), step):
         yield array[np.arange(begin, min(begin + step, len(array)))]
 
 
-def write(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[np.ndarray]
-) -> None:
+def write(path: Path, dtype: DType, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> None:
     """Write a ``.npy`` file in the order of C, of arrays that follow each other in it."""
     with path.open("xb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
@@ -171,7 +171,7 @@ def write(
             file.write(np.ascontiguousarray(piece).data)
 
 
-def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], DType]:
     """Read the header of an array: its shape and type.
 
     Args:
@@ -282,7 +282,7 @@ class Archive:
         key = ["npz", self._file.place(), self._file.stamp(), name]
         return cache.cached(f"{name}.npy", key, make)
 
-    def _reading(self, read: Callable[[Any], Any], place: str = "") -> Any:
+    def _reading(self, read: Callable[[Any], T], place: str = "") -> T:
         try:
             with self._file.open() as opened:  # np.load itself leaves a torn file open
                 return read(np.load(opened, allow_pickle=False))

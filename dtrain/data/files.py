@@ -14,18 +14,21 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.data import cache, servers
 from dtrain.errors import DataError, UsageError, refuse
+from dtrain.files.fields import Values
 
 if TYPE_CHECKING:  # the controller knows addresses without NumPy
     import numpy as np
 
+#: A path, a pattern, an address, or a list of such.
+Paths = str | Sequence[str]
 #: Servers that are asked at once.
 _THREADS = 16
 #: Bytes of a file above which a notice says that it is copied.
@@ -100,7 +103,7 @@ class RemoteFile(DataFile):
         name: its address without passwords.
     """
 
-    def __init__(self, address: str, info: Mapping[str, Any], key: str):
+    def __init__(self, address: str, info: Values, key: str):
         super().__init__(secrets.mask(address))
         self._address, self._key = address, key
         self._size, self._stamp = servers.facts(info)
@@ -141,7 +144,7 @@ class RemoteFile(DataFile):
             raise DataError(self.name, "has changed while it was fetched")
 
 
-def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile]:
+def files(path: Paths, key: str = "dataset.path") -> list[DataFile]:
     """Return the files that a path, a pattern (``shards/*.parquet``), or a list of them names.
 
     Each may be an address as well. They are ordered by name, whatever order they were given in:
@@ -239,7 +242,7 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def check_whole(name: str, mapped: np.memmap[Any, Any]) -> None:
+def check_whole(name: str, mapped: np.memmap) -> None:
     """Refuse a mapped file that was cut off: to touch its pages would end the process by SIGBUS.
 
     Raises:

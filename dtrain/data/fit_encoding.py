@@ -45,14 +45,10 @@ _ORDER = {"number": 0, "boolean": 0, "date": 0, "text": 1, "category": 2}
 
 
 def fit(
-    names: Sequence[str],
-    read: Callable[[str], np.ndarray],
-    declared: Mapping[str, str],
-    chosen: bool,
-    left_out: Mapping[str, str],
-    place: Callable[[int], str],
+    names: Sequence[str], read: Callable[[str], np.ndarray], declared: Mapping[str, str],
+    chosen: bool, left_out: Mapping[str, str], place: Callable[[int], str],
     whole: Callable[[str], np.ndarray],
-) -> Encoding:
+) -> Encoding:  # fmt: skip
     """Fit the columns of inputs.
 
     Args:
@@ -94,13 +90,9 @@ def fit(
 
 
 def _fitted(
-    name: str,
-    kind: str | None,
-    values: np.ndarray,
-    place: Callable[[int], str],
-    notices: list[str],
-    whole: Callable[[str], np.ndarray],
-) -> Feature | str:
+    name: str, kind: str | None, values: np.ndarray, place: Callable[[int], str],
+    notices: list[str], whole: Callable[[str], np.ndarray],
+) -> Feature | str:  # fmt: skip
     """Return what a column is, and say what was taken for it; or return why it is left out."""
     is_text, form = values.dtype.kind not in _PLAIN, None
     if kind is not None and "%" in kind:

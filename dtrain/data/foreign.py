@@ -8,13 +8,13 @@ import inspect
 import itertools
 import threading
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from dtrain.data import failures, generators, nest
 from dtrain.data.example import (
+    Dataset,
     Example,
     as_type,
     check_rows,
@@ -26,17 +26,18 @@ from dtrain.data.example import (
     together,
 )
 from dtrain.data.generators import Key
+from dtrain.data.nest import Nest, Parts
 from dtrain.data.sources import Info, Source
 from dtrain.data.streams import Stream
 from dtrain.errors import refuse
 
 
-def _one(value: Any, key: str) -> Example:
+def _one(value: Nest, key: str) -> Example:
     """Return what a user's code has given as an example."""
     return Example.of(value, lambda part: one(part, key, "an example"), key)
 
 
-def items(dataset: Any, indices: list[int]) -> Any:
+def items(dataset: Dataset, indices: list[int]) -> Sequence[Nest]:
     """Return examples of what has ``__getitem__``, or ``__getitems__``."""
     several = getattr(dataset, "__getitems__", None)
     return [dataset[index] for index in indices] if several is None else several(indices)
@@ -54,7 +55,7 @@ class Rows(Source):
         key: for messages.
     """
 
-    def __init__(self, dataset: Any, key: str = "dataset"):
+    def __init__(self, dataset: Dataset, key: str = "dataset"):
         self._dataset = dataset
         self._key = key
         self.thread_safe = bool(getattr(dataset, "thread_safe", False))
@@ -62,7 +63,7 @@ class Rows(Source):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Read, and put the examples of a batch together."""
         asked = [int(index) for index in indices]
         examples = [_one(each, self._key) for each in items(self._dataset, asked)]
@@ -98,7 +99,7 @@ class Batches(Source):
     #: Batches that are kept, as those of a window are asked for again.
     KEPT = 16
 
-    def __init__(self, dataset: Any, key: str = "dataset"):
+    def __init__(self, dataset: Dataset, key: str = "dataset"):
         self._dataset = dataset
         self._key = key
         count = dataset.num_batches
@@ -146,7 +147,7 @@ class Batches(Source):
             place=lambda i: f"batch {i // size:,}, row {i % size}", blocks=lambda: self._lengths
         )
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Read the batches of the examples, and gather their rows.
 
         Raises:
@@ -177,7 +178,7 @@ def _rows(example: Example) -> int:
     return len(nest.leaves(example.x)[0])
 
 
-def _check_hooks(dataset: Any, key: str) -> None:
+def _check_hooks(dataset: Dataset, key: str) -> None:
     """Refuse a dataset that changes from epoch to epoch.
 
     Which examples a step has is a function of the seed and its position: batches are read ahead,
@@ -196,7 +197,7 @@ def _check_hooks(dataset: Any, key: str) -> None:
 _stepping = threading.Lock()
 
 
-def _never_returns(function: Callable[..., Any]) -> bool:
+def _never_returns(function: Callable[..., object]) -> bool:
     """Whether the code of a generator function has no end, as that of ``while True`` has none."""
     code = getattr(getattr(function, "func", function), "__code__", None)
     if not isinstance(code, types.CodeType) or not code.co_flags & inspect.CO_GENERATOR:
@@ -213,7 +214,7 @@ class Generated(Stream):
         key: for messages.
     """
 
-    def __init__(self, function: Callable[[], Iterator[Any]], key: str):
+    def __init__(self, function: Callable[[], Iterator[Nest]], key: str):
         super().__init__(function)
         self._key = key
 
@@ -236,15 +237,15 @@ class Generated(Stream):
         return all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1
 
     @property
-    def spec(self) -> tuple[Any, ...]:
+    def spec(self) -> Parts:
         """The parts of a batch."""
         return self._changed(self._copied(self._like))
 
-    def batches(self, size: int, remainder: bool = False) -> Iterator[tuple[Any, ...]]:
+    def batches(self, size: int, remainder: bool = False) -> Iterator[Parts]:
         """Yield the batches of one pass."""
         return self._rebatched(self._elements(), size, remainder)
 
-    def endless(self, size: int) -> Iterator[tuple[Any, ...]]:
+    def endless(self, size: int) -> Iterator[Parts]:
         """Yield batches of ``size``, pass after pass."""
 
         def passes() -> Iterator[Example]:  # until one gives nothing
@@ -267,7 +268,7 @@ class Generated(Stream):
 
     def _rebatched(
         self, elements: Iterator[Example], size: int, remainder: bool
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[Parts]:
         held: list[Example] = []
         rows = 0
         for element in elements:
@@ -290,7 +291,7 @@ class Generated(Stream):
 
         return element.map(copied)
 
-    def _changed(self, example: Example) -> tuple[Any, ...]:
+    def _changed(self, example: Example) -> Parts:
         return (example if self._change is None else self._change(example)).parts
 
     def _elements(self, number: int = 0) -> Iterator[Example]:

@@ -19,10 +19,13 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
+#: What a library's generator is, or holds.
+State = Any
 #: Held while something is drawn by NumPy or Python.
 _lock = threading.RLock()
 #: Held while a read draws by PyTorch, which waits for the steps.
@@ -44,9 +47,9 @@ class Draws:
 
     def __init__(self, key: Key):
         self.key = key
-        self.states: tuple[Any, Any] | None = None  # of NumPy's and Python's, while put aside
-        self.of_torch: Any = None
-        self.of_keras: Any = None
+        self.states: tuple[State, State] | None = None  # of NumPy's and Python's, while put aside
+        self.of_torch: State = None
+        self.of_keras: State = None
 
     @property
     def began(self) -> bool:
@@ -60,7 +63,7 @@ _outside = Draws(())
 _owner = _outside
 
 
-def exchange_keras(generator: Any) -> Any:
+def exchange_keras(generator: State) -> State:
     """Set what Keras draws by in this thread, and return what it was; there is no Keras yet."""
     return generator
 
@@ -129,7 +132,7 @@ def _switch() -> None:
             np.random.set_state(draws.states[1])
 
 
-def _by_torch(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _by_torch(function: Callable[..., T], *args: object, **options: object) -> T:
     """Call what draws by PyTorch's generator, which is this thread's meanwhile, if it reads."""
     draws = getattr(_current, "draws", None)
     if draws is None:
@@ -156,7 +159,7 @@ def _seed(key: Key) -> None:
     random.seed(repr(key))
 
 
-def seed_own(source: Any) -> None:
+def seed_own(source: object) -> None:
     """Seed the generators that a source holds by the key that this thread reads by."""
     for number, generator in enumerate(own_of(source)):
         key = (*(reading_key() or ()), number)
@@ -174,14 +177,14 @@ def seed_own(source: Any) -> None:
 
 
 #: By the identity of a source, of which a weak reference is kept where it has any.
-_own: dict[int, tuple[Any, list[Any]]] = {}
+_own: dict[int, tuple[object, list[State]]] = {}
 #: Objects of a source that are looked through, at most; and of one list, which may be of examples.
 _MOST, _OF_LIST = 2**14, 1024
 #: What holds no generator.
 _PLAIN = types.ModuleType | type | str | bytes | int | float | np.ndarray | None
 
 
-def own_of(source: Any) -> list[Any]:
+def own_of(source: object) -> list[State]:
     """Return the generators that a source holds: in what it is made of, and in its module."""
     number = id(source)
     if number in _own:
@@ -203,14 +206,14 @@ def own_of(source: Any) -> list[Any]:
             parts = itertools.islice(_parts(value, kinds), _OF_LIST)
             values += [part for part in parts if not isinstance(part, _PLAIN)]
     try:
-        kept = weakref.ref(source, lambda _: _own.pop(number, None))
+        kept: object = weakref.ref(source, lambda _: _own.pop(number, None))
     except TypeError:
         kept = source
     _own[number] = kept, own
     return own
 
 
-def _parts(value: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
+def _parts(value: object, kinds: tuple[type, ...]) -> Iterable[object]:
     """Return what an object is made of; none of the user's code runs."""
     if isinstance(value, dict | list | tuple):
         return value.values() if isinstance(value, dict) else value
@@ -258,13 +261,13 @@ class MT19937(np.random.MT19937):
     lock = _Lock()  # type: ignore[assignment]
 
     @property
-    def state(self) -> Any:
+    def state(self) -> State:
         """What it holds."""
         with self.lock:
             return _STATE.__get__(self)
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: State) -> None:
         with self.lock:
             _STATE.__set__(self, value)
 
@@ -273,9 +276,9 @@ class MT19937(np.random.MT19937):
             super()._legacy_seeding(seed)
 
 
-def _noticed(original: Any) -> Callable[..., Any]:
+def _noticed(original: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(original)
-    def draw(*args: Any, **options: Any) -> Any:
+    def draw(*args: object, **options: object) -> T:
         with MT19937.lock:
             return original(*args, **options)
 
@@ -306,12 +309,11 @@ def watch() -> None:
             setattr(random, name, getattr(generator, name))
 
 
-def _watching_torch() -> contextlib.AbstractContextManager[Any]:
+def _watching_torch() -> contextlib.AbstractContextManager[object]:
     torch = sys.modules.get("torch")
     if not hasattr(torch, "overrides"):  # it is not imported, or only now
         return contextlib.nullcontext()
-    mode: contextlib.AbstractContextManager[Any] = _mode_of(torch)()
-    return mode
+    return _mode_of(torch)()
 
 
 @functools.cache
@@ -319,7 +321,7 @@ def _mode_of(torch: Any) -> type:
     """Return a context in which this thread notices draws of PyTorch's."""
 
     @functools.cache
-    def draws(function: Any) -> bool:
+    def draws(function: Callable[..., object]) -> bool:
         code = getattr(function, "__code__", None)  # of what PyTorch has in Python
         names = {function.__name__, *(() if code is None else code.co_names)}
         packets: list[Any] = [getattr(torch.ops.aten, name, None) for name in names]
@@ -332,15 +334,16 @@ def _mode_of(torch: Any) -> type:
 
     class Noticing(torch.overrides.TorchFunctionMode):
         def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+            self, function: Callable[..., T], types: object, args: tuple[object, ...] = (),
+            kwargs: dict[str, object] | None = None,
+        ) -> T:  # fmt: skip
             call = functools.partial(_by_torch, function) if draws(function) else function
             return call(*args, **(kwargs or {}))
 
     class Generator:
         """That of ``torch.manual_seed``, ``torch.get_rng_state`` and the like."""
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             value = getattr(torch.default_generator, name)
             return functools.partial(_by_torch, value) if callable(value) else value
 

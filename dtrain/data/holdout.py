@@ -12,14 +12,18 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict
+from typing import TypedDict, TypeVar
 
 import numpy as np
 
 from dtrain.data import dates, draws
 from dtrain.data.encoding import texts
+from dtrain.data.example import Dataset
+from dtrain.data.files import Paths
 from dtrain.errors import UsageError, refuse, typed
+from dtrain.files.fields import Values
 
+T = TypeVar("T")
 _KEY = "dataset.split"
 #: Values of ``dataset.split`` that are no column.
 RANDOM, CLASSES = "random", "classes"
@@ -35,7 +39,7 @@ class HoldoutKeys(TypedDict, total=False):
 
     validation_split: float
     split_seed: int
-    split: str | Mapping[str, Any] | None
+    split: str | Values | None
     folds: int | None
     fold: int
 
@@ -62,7 +66,7 @@ class Holdout:
 
     validation_split: float = 0.2
     split_seed: int = 0
-    split: str | Mapping[str, Any] | None = None
+    split: str | Values | None = None
     folds: int | None = None
     fold: int = 0
 
@@ -247,7 +251,7 @@ def is_empty(cells: np.ndarray) -> np.ndarray:
     return np.asarray(cells != cells)
 
 
-def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:
+def divided(whole: Dataset, holdout: Holdout) -> tuple[Dataset, Dataset]:
     """Hold a part of a source out.
 
     Args:
@@ -275,7 +279,7 @@ def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:
 class _Drawn:
     """Rows that are drawn when they are first asked for; it can be pickled, as its source can."""
 
-    source: Any
+    source: Dataset
     holdout: Holdout
 
     @functools.cached_property
@@ -287,7 +291,9 @@ class _Drawn:
         return self.rows[number]
 
 
-def each_of(make: Callable[[Any], Any], path: Any, validation: Any) -> tuple[Any, Any]:
+def each_of(
+    make: Callable[[Paths], T], path: Paths, validation: Paths | None
+) -> tuple[T, T | None]:
     """Return what is made of the files to train on, and of those to evaluate on, or None.
 
     Raises:

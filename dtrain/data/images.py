@@ -14,24 +14,27 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from dtrain.data import cache, failures
+from dtrain.data.example import Dataset
 from dtrain.data.file_arrays import FileArray, of_files, write
 from dtrain.data.files import DataFile, reading
+from dtrain.data.nest import DType, Leaf, Nest, Parts, Tensor
 from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import DataError, refuse
 from dtrain.files import writing
 from dtrain.host import usage
 
+T = TypeVar("T")
 #: Images of a batch that are decoded without a loop, at most.
 UNROLLED = 256
 
 
-def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
+def with_images(source: Dataset, sizes: Mapping[str, Sequence[int]]) -> Dataset:
     """Return a source of which some inputs are encoded images (PNG, JPEG, BMP or GIF), decoded.
 
     Args:
@@ -57,9 +60,7 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
     return source.changed(InGraph(decode, takes_arrays=True))
 
 
-def _with_decoded(
-    sizes: Mapping[str, tuple[int, ...]], names: Any, parts: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _with_decoded(sizes: Mapping[str, tuple[int, ...]], names: Nest, parts: Parts) -> Parts:
     """Return a batch, its images float32 ``[b, height, width, channels]`` in 0..1.
 
     Args:
@@ -68,7 +69,7 @@ def _with_decoded(
         parts: inputs, targets and weights.
     """
 
-    def finished(names: Any, x: Any) -> Any:
+    def finished(names: Nest, x: Nest) -> Nest:
         if isinstance(names, Mapping):
             return {str(key): finished(part, x[str(key)]) for key, part in names.items()}
         return decoded(x, *sizes[names]) if isinstance(names, str) and names in sizes else x
@@ -88,7 +89,7 @@ class NoImageError(ValueError):
         self.row = row
 
 
-def decoded(encoded: Any, height: int, width: int, channels: int) -> Any:
+def decoded(encoded: Tensor, height: int, width: int, channels: int) -> Tensor:
     """Decode and resize: text ``[b]`` to float32 ``[b, height, width, channels]`` in 0..1.
 
     Args:
@@ -104,10 +105,10 @@ def decoded(encoded: Any, height: int, width: int, channels: int) -> Any:
 
     shape = (height, width, channels)
 
-    def decode(image: Any) -> Any:
+    def decode(image: Tensor) -> Tensor:
         return tf.io.decode_image(image, channels=channels, expand_animations=False)
 
-    def resized(image: Any) -> Any:
+    def resized(image: Tensor) -> Tensor:
         image = tf.image.resize(tf.cast(image, tf.float32) / 255.0, (height, width))
         return tf.ensure_shape(image, shape)
 
@@ -147,7 +148,7 @@ def by_pillow(encoded: np.ndarray, channels: int) -> Iterator[np.ndarray]:
         yield pixels.reshape(*pixels.shape[:2], channels)
 
 
-def of_eight_bits(image: Any) -> Any:
+def of_eight_bits(image: Tensor) -> Tensor:
     """Return an image of Pillow; of 16 bits, or 32 that hold 16, the upper 8, as TensorFlow does.
 
     Pillow itself would cut them at 255.
@@ -195,14 +196,9 @@ class ImageFiles(Captured):
     """
 
     def __init__(
-        self,
-        paths: list[str],
-        labels: np.ndarray,
-        size: tuple[int, int],
-        channels: int,
-        names: Sequence[str] = (),
-        originals: list[str] | None = None,
-    ):
+        self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int,
+        names: Sequence[str] = (), originals: list[str] | None = None,
+    ):  # fmt: skip
         self._names = list(names)
         self._originals = paths if originals is None else originals
         self.paths = paths
@@ -211,7 +207,7 @@ class ImageFiles(Captured):
         self.channels = channels
         self.transforms = (InGraph(self.decode, takes_arrays=True),)
 
-    def _values(self) -> Iterable[Any]:
+    def _values(self) -> Iterable[Leaf]:
         return self.paths, self.y
 
     def __len__(self) -> int:
@@ -235,7 +231,7 @@ class ImageFiles(Captured):
     def _labelling(self) -> str:
         return hashlib.sha256(self.y.tobytes()).hexdigest()
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors.
 
         Raises:
@@ -247,7 +243,7 @@ class ImageFiles(Captured):
                 encoded[at] = Path(self.paths[int(index)]).read_bytes()
         return encoded, self.y[indices]
 
-    def gather(self, indices: Any) -> tuple[Any, Any]:
+    def gather(self, indices: Tensor) -> Parts:
         """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``."""
         import tensorflow as tf
 
@@ -255,7 +251,7 @@ class ImageFiles(Captured):
         encoded = tf.map_fn(tf.io.read_file, tf.gather(paths, indices))
         return encoded, tf.gather(labels, indices)
 
-    def decode(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    def decode(self, parts: Parts) -> Parts:
         """Decode: to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``.
 
         Raises:
@@ -316,7 +312,7 @@ class Decoded:
             return self._made(self._in_memory)
 
         def make(path: Path) -> None:
-            def kept(dtype: np.dtype[Any], batches: Iterable[np.ndarray]) -> None:
+            def kept(dtype: DType, batches: Iterable[np.ndarray]) -> None:
                 writing.remove(path)  # as bytes, where they are to be float32 now
                 write(path, dtype, self._shape, batches)
 
@@ -325,7 +321,7 @@ class Decoded:
         path = cache.cached("images.npy", self._key(), make)
         return of_files([DataFile(str(path))], "dataset.cache")
 
-    def _check_room(self, dtype: np.dtype[Any]) -> None:
+    def _check_room(self, dtype: DType) -> None:
         need, free = int(np.prod(self._shape)) * dtype.itemsize, usage.available()
         if self._place == "memory" and need > _SHARE * free:
             refuse("dataset.cache", f"{len(self.images):,} images of {list(self._shape[1:])} as "
@@ -342,7 +338,7 @@ class Decoded:
         version = f"{name}{decoder.__version__}"
         return f"dtrain images 1 {version} {self._shape[1:]} {digest.hexdigest()}"
 
-    def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
+    def _made(self, keep: Callable[[DType, Iterator[np.ndarray]], T]) -> T:
         """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
         cache.announce(f"dataset.cache={self._place}: {len(self.images):,} images are decoded once")
         with contextlib.suppress(_NoBytesError):
@@ -350,7 +346,7 @@ class Decoded:
         self._check_room(np.dtype(np.float32))
         return keep(np.dtype(np.float32), self._batches())
 
-    def _in_memory(self, dtype: np.dtype[Any], batches: Iterator[np.ndarray]) -> np.ndarray:
+    def _in_memory(self, dtype: DType, batches: Iterator[np.ndarray]) -> np.ndarray:
         made, at = np.empty(self._shape, dtype), 0
         for batch in batches:
             made[at : at + len(batch)] = batch
@@ -426,7 +422,7 @@ class DecodedImages(Source):
         indices = np.asarray(indices)
         return self._decoded.array[self._rows[indices]], self._images.y[indices]
 
-    def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    def scaled(self, parts: Parts) -> Parts:
         """Return the images as float32 in 0..1."""
         pixels, labels = parts
         if pixels.dtype.name == "uint8":

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 
+from dtrain.data.example import Dataset
+from dtrain.data.nest import Parts, Tensor
 from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import Transform
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 
 
 class Subset(View):
@@ -47,11 +50,11 @@ class Subset(View):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Return the examples at ``indices`` among these."""
         return self.source[self.rows[indices]]
 
-    def gather(self, indices: Any) -> tuple[Any, ...]:
+    def gather(self, indices: Tensor) -> Parts:
         """Return tensors of the examples at ``indices`` among these."""
         import tensorflow as tf
 
@@ -104,7 +107,7 @@ class Concatenated(Source):
         owner = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.members[owner].info.place(int(index - self.starts[owner]))
 
-    def padded(self, lengths: Mapping[str, Any]) -> Concatenated:
+    def padded(self, lengths: Values) -> Concatenated:
         """Return the sources with rows of one length.
 
         Raises:
@@ -113,20 +116,18 @@ class Concatenated(Source):
         if any("buckets" in length for length in lengths.values()):
             refuse("dataset.pad", "the longest row of a batch may be of any member of a mixture",
                    "{buckets: ...}", accepted="one length: {NAME: {length: 128}}")  # fmt: skip
-        made: Concatenated = by_member(self, lambda member: member.padded(lengths))
-        return made
+        return by_member(self, lambda member: member.padded(lengths))
 
     def changed(self, transform: Transform) -> Self:
         """Return the sources with batches that are changed once more."""
-        made: Self = by_member(self, lambda member: member.changed(transform))
-        return made
+        return by_member(self, lambda member: member.changed(transform))
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Refuse: the input pipeline reads the members, each in its own way."""
         raise NotImplementedError("it is read by its members")
 
 
-def by_member(split: Any, function: Callable[[Any], Any]) -> Any:
+def by_member(split: Dataset, function: Callable[[Dataset], Dataset]) -> Dataset:
     """Return what ``function`` makes of a split, or a mixture of what it makes of the members."""
     if not isinstance(split, Concatenated):
         return function(split)
@@ -135,7 +136,7 @@ def by_member(split: Any, function: Callable[[Any], Any]) -> Any:
     return made
 
 
-def members_of(split: Any) -> list[Any]:
+def members_of(split: Dataset) -> list[Source]:
     """Return the sources that a split is of: of a mixture its members, none of None."""
     if not isinstance(split, Concatenated):
         return [] if split is None else [split]
@@ -155,7 +156,7 @@ class Mixture(Concatenated):
             each has examples.
     """
 
-    def __init__(self, members: Sequence[Any], weights: Sequence[float] | None):
+    def __init__(self, members: Sequence[Source], weights: Sequence[float] | None):
         super().__init__(members)
         self._weights = weights
 

@@ -13,25 +13,35 @@ from typing import Any
 import numpy as np
 import optree
 
+#: A tensor of TensorFlow, JAX or PyTorch.
+Tensor = Any
+#: An array or a tensor, rows of different lengths, or None.
+Leaf = Any
+#: A leaf, or dicts, tuples and lists of such.
+Nest = Any
+#: Inputs, targets and weights of some examples, without those at the end that there are none of.
+Parts = tuple[Nest, ...]
+DType = np.dtype[Any]
 
-def is_nest(value: Any) -> bool:
+
+def is_nest(value: object) -> bool:
     """Say whether a value is a structure, and no leaf."""
     return isinstance(value, Mapping | tuple | list)
 
 
-def tree(value: Any) -> Any:
+def tree(value: Nest) -> Nest:
     """Return a structure of dicts and tuples alone, whatever mappings and sequences it is of."""
     if isinstance(value, Mapping):
         return {key: tree(part) for key, part in value.items()}
     return tuple(map(tree, value)) if isinstance(value, tuple | list) else value
 
 
-def leaves(value: Any) -> list[Any]:
+def leaves(value: Nest) -> list[Leaf]:
     """Return the leaves of a structure; of a leaf itself that one."""
     return optree.tree_leaves(tree(value), none_is_leaf=True)
 
 
-def named(value: Any, name: str = "") -> list[tuple[str, Any]]:
+def named(value: Nest, name: str = "") -> list[tuple[str, Leaf]]:
     """Return each leaf with its place, such as ``boxes.0``; that of a leaf itself is ``name``."""
     paths, values, _ = optree.tree_flatten_with_path(tree(value), none_is_leaf=True)
     before = [name] if name else []
@@ -41,7 +51,7 @@ def named(value: Any, name: str = "") -> list[tuple[str, Any]]:
     ]
 
 
-def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+def mapped(function: Callable[..., Leaf], value: Nest, *others: Nest) -> Nest:
     """Return the structure with ``function`` of each leaf, and of those of others like it.
 
     Where there is None, as for targets of examples that have weights alone, it stays.
@@ -54,14 +64,14 @@ def mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     )
 
 
-def packed(structure: Any, values: list[Any]) -> Any:
+def packed(structure: Nest, values: list[Leaf]) -> Nest:
     """Return a structure like ``structure`` with other leaves, in the order of :func:`leaves`."""
     return optree.tree_unflatten(
         optree.tree_structure(tree(structure), none_is_leaf=True), list(values)
     )
 
 
-def structured(value: Any) -> Any:
+def structured(value: Nest) -> Nest:
     """Return a nest of arrays; a list of numbers or texts, however deep, is one array.
 
     What knows its shape is left as it is, whatever library's array it is. Lists of different
@@ -79,7 +89,7 @@ def structured(value: Any) -> Any:
     return value
 
 
-def outline(value: Any) -> str:
+def outline(value: Nest) -> str:
     """Return a structure in words, such as ``{image: float32 [28, 28], name: text}``."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {outline(part)}" for key, part in value.items()) + "}"
@@ -92,13 +102,13 @@ def outline(value: Any) -> str:
     return f"{kind} {shape}" if shape else kind
 
 
-def kind_of(dtype: Any) -> str:
+def kind_of(dtype: object) -> str:
     """Return the name of a type, of whatever library; of texts it is ``text``."""
     name = str(getattr(dtype, "name", dtype))
     return "text" if getattr(dtype, "kind", name) in ("O", "S", "U", "string") else name
 
 
-def digest(parts: Iterable[Any]) -> Any:
+def digest(parts: Iterable[Nest]) -> hashlib.blake2b:
     """Return a hash of nests of arrays: their types, shapes and bytes."""
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -130,7 +140,7 @@ class Ragged:
         self.lengths = np.asarray(lengths, np.int64)
 
     @classmethod
-    def of(cls, rows: Sequence[Any]) -> Ragged:
+    def of(cls, rows: Sequence[Leaf]) -> Ragged:
         """Join rows, each ``[length, ...]``."""
         parts = [np.asarray(row) for row in rows]
         # The type of an empty list is a guess.
@@ -147,7 +157,7 @@ class Ragged:
         return len(self.lengths)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The type of the values."""
         return self.values.dtype
 
@@ -165,7 +175,7 @@ class Ragged:
         """Return the same rows with other values."""
         return Ragged(function(self.values), self.lengths)
 
-    def padded(self, length: int, value: Any = None) -> np.ndarray:
+    def padded(self, length: int, value: str | float | None = None) -> np.ndarray:
         """Return ``[b, length, ...]``: shorter rows are filled up, longer ones cut.
 
         Args:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
+
+from dtrain.files.fields import Json, Values
 
 
 class Shuffle(enum.Enum):
@@ -49,22 +51,22 @@ class Options:
         test: files that ``evaluate`` evaluates on, in the place of the validation.
     """
 
-    augment: Any = None
+    augment: Values | Sequence[Values] | None = None
     shuffle: Shuffle = Shuffle.auto
     window: int = 8
     balance: bool = False
-    pad: Mapping[str, Any] | None = None
+    pad: Values | None = None
     workers: int = 0
     on_error: OnError = OnError.fail
     accept_changes: bool = False
     task: Task = Task.auto
-    test: Any = None
+    test: object = None
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
-def divided(node: Mapping[str, Any]) -> tuple[dict[str, Any], Options]:
+def divided(node: Values) -> tuple[Json, Options]:
     """Divide a ``dataset`` node into that of its function, and the options.
 
     Args:
@@ -82,6 +84,6 @@ def _made(name: str, value: Any) -> Any:
     return type(default)[value] if isinstance(default, enum.Enum) else value
 
 
-def is_default(name: str, value: Any) -> bool:
+def is_default(name: str, value: object) -> bool:
     """Say whether a key is an option, and the value its default: whether it is written, then."""
     return name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from dtrain.data import draws
 from dtrain.data.draws import IndexShuffle
 from dtrain.data.mixture import Mixture
 from dtrain.data.options import Shuffle
+from dtrain.data.sources import Source
 
 #: Examples of a member of a mixture that are shuffled by sorting them: a whole pass of IndexShuffle
 #: goes through 2^16 numbers.
@@ -244,7 +244,7 @@ def _cycles(
     return np.argsort(keys, axis=1, kind="stable"), (rows, places)
 
 
-def order_of(source: Any, shuffle: Shuffle, window: int, seed: int) -> Order:
+def order_of(source: Source, shuffle: Shuffle, window: int, seed: int) -> Order:
     """Return the order in which a source is trained on.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.mixture import Concatenated, by_member
+from dtrain.data.nest import Parts
 from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import refuse
@@ -39,8 +40,9 @@ def check_batch(batch: int, replicas: int, examples: int | None) -> None:
     largest = above if most is None else most
     near = [size for size in (below, above) if 0 < size <= largest] or [largest]
     if batch % replicas:
+        both = " and ".join(map(str, near))
         refuse("trainer.batch_size", f"{replicas} replicas cannot share it evenly", batch,
-               accepted=f"multiples of {replicas}, such as {' and '.join(map(str, near))}",
+               accepted=f"multiples of {replicas}, the nearest being {both}",
                typed=f"trainer.batch_size={near[-1]}")  # fmt: skip
     if most is not None and batch > most:
         refuse("trainer.batch_size", f"the dataset has {examples:,} training examples", batch,
@@ -65,12 +67,13 @@ def evaluated(trainer: Any, examples: int | None) -> int:
     batches = -(-examples // batch)
     if steps is not None and steps > batches:
         refuse("trainer.validation_steps", f"the {examples:,} validation examples are {batches:,} "
-               f"batches of {batch:,}", steps, accepted=f"up to {batches:,}, or null for all",
+               f"batches of {batch:,}", steps, accepted=f"up to {batches:,}, or null for all"
+               if batches else "null, or a validation dataset",
                typed=f"trainer.validation_steps={batches or 'null'}")  # fmt: skip
     return examples if steps is None else min(examples, steps * batch)
 
 
-def renumbered(source: Any, own: Sequence[str]) -> Any:
+def renumbered(source: Source, own: Sequence[str]) -> Source:
     """Return a source whose classes have the numbers that their names have in ``own``.
 
     Raises:
@@ -106,6 +109,6 @@ class _Renumbered(View):
         return dataclasses.replace(own, class_names=lambda: self._names, labels=labels)
 
 
-def _renumber(numbers: np.ndarray, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def _renumber(numbers: np.ndarray, parts: Parts) -> Parts:
     x, y, *weight = parts
     return (x, operations(y).take(numbers, y), *weight)

@@ -20,16 +20,17 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from dtrain.data import cache
+from dtrain.data.example import Dataset
 from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import Leaf, Ragged, Tensor
 from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.errors import DataError, UsageError, refuse
+from dtrain.files.fields import Values
 
 #: Bytes of records that are in memory at once where all of a feature is read.
 BYTES = 32 << 20
@@ -53,7 +54,7 @@ class Examples(Table):
         features: types and shapes, by name, as ``dataset.features`` declares them.
     """
 
-    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+    def __init__(self, files: list[DataFile], features: Mapping[str, Values]):
         self.files = files
         self.columns = {
             name: Column(_DTYPES[how["dtype"]], tuple(how.get("shape") or ()))
@@ -98,7 +99,7 @@ class Examples(Table):
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read features of some rows; none is empty."""
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
@@ -116,7 +117,7 @@ class Examples(Table):
         return f"{self.files[owner].name}, record {number:,}"
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[Leaf]) -> Leaf:
     if not isinstance(parts[0], Ragged):
         return np.concatenate(parts)
     values, lengths = ([getattr(part, each) for part in parts] for each in ("values", "lengths"))
@@ -133,15 +134,15 @@ class TFRecordFiles(Examples):
         UsageError: one is no TFRecord file.
     """
 
-    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+    def __init__(self, files: list[DataFile], features: Mapping[str, Values]):
         super().__init__(files, features)
         self._compressed = [_is_compressed(file) for file in files]
         #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
         self._indexes: list[np.ndarray] = []
         self._stamps: list[str] = []
-        self._opened: dict[int, np.memmap[Any, Any]] = {}
+        self._opened: dict[int, np.memmap] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = self.__dict__ | {"_indexes": [], "_opened": {}}
         return {name: value for name, value in state.items() if name != "pieces"}
 
@@ -224,7 +225,7 @@ def _sizes(file: DataFile, path: Path) -> np.ndarray:
     """
     import tensorflow as tf
 
-    def collected(sizes: Any) -> np.ndarray:
+    def collected(sizes: Tensor) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.int64), *sizes.batch(1024).as_numpy_iterator()])
 
     sizes = tf.data.TFRecordDataset(str(path), buffer_size=1 << 20).map(tf.strings.length)
@@ -293,7 +294,7 @@ class ArrayRecordFiles(Examples):
         UsageError: the package is not installed, or cannot read the files.
     """
 
-    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+    def __init__(self, files: list[DataFile], features: Mapping[str, Values]):
         super().__init__(files, features)
         self.known_length()
 
@@ -305,7 +306,7 @@ class ArrayRecordFiles(Examples):
             from array_record.python.array_record_data_source import ArrayRecordDataSource
         except ImportError as error:
             raise not_installed("array_record", "grain", error) from None
-        self._sources: list[Any] = []
+        self._sources: list[Dataset] = []
         for file in self.files:
             try:
                 self._sources.append(ArrayRecordDataSource(str(file.local())))
@@ -351,7 +352,7 @@ message_type { name: "Example" field { name: "features" number: 1 OF ".dtrain.Fe
 
 
 @functools.cache
-def message_class() -> Any:
+def message_class() -> type[message.Message]:
     """Return the class of the message."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
@@ -381,11 +382,14 @@ def parse(
 
 
 def _values(
-    name: str, feature: Column, maps: Sequence[Any], where: Callable[[int], str]
+    name: str,
+    feature: Column,
+    maps: Sequence[Mapping[str, message.Message]],
+    where: Callable[[int], str],
 ) -> np.ndarray | Ragged:
     dtype = "string" if feature.dtype == object else str(feature.dtype)
     kind = next(key for key, value in _LISTS.items() if value == dtype)
-    lists: list[Any] = []
+    lists: list[message.Message] = []
     for at, there in enumerate(maps):
         held = there[name].WhichOneof("kind") if name in there else None
         if held is None and not feature.is_ragged:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Json, Values
 
 #: By scheme: the extra of dtrain that has what is needed.
 SCHEMES = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
@@ -17,6 +18,8 @@ _STAMPS = (
     "ETag", "etag", "md5Hash", "generation", "Content-MD5", "LastModified", "Last-Modified",
     "updated", "mtime",
 )  # fmt: skip
+#: One of fsspec's.
+FileSystem = Any
 _MAGIC = re.compile(r"[*?\[]")
 #: Seconds in which a server that sends nothing is given up.
 _SILENT = 60
@@ -24,7 +27,7 @@ _SILENT = 60
 
 def filesystem(
     address: str, key: str, schemes: Collection[str] = SCHEMES, hurries: bool = False
-) -> Any:
+) -> FileSystem:
     """Return what knows the server of an address, one of fsspec's filesystems.
 
     Args:
@@ -41,7 +44,7 @@ def filesystem(
     if scheme not in schemes:
         refuse(key, f"dtrain reads no files of {scheme}://", address, accepted="a path, or an "
                "address of " + ", ".join(f"{name}://" for name in schemes))  # fmt: skip
-    options: dict[str, Any] = {}
+    options: Json = {}
     try:
         import fsspec
 
@@ -75,7 +78,7 @@ def is_pattern(address: str) -> bool:
     return bool(_MAGIC.search(address))
 
 
-def facts(info: Mapping[str, Any]) -> tuple[int, str]:
+def facts(info: Values) -> tuple[int, str]:
     """Return the size and the stamp of a file."""
     size = int(info["size"])
     stamp = next((str(info[name]) for name in _STAMPS if info.get(name)), "")

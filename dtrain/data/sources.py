@@ -10,17 +10,18 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.example import Example, trimmed
-from dtrain.data.nest import Ragged
+from dtrain.data.example import Dataset, Example, trimmed
+from dtrain.data.nest import Leaf, Nest, Parts, Ragged, Tensor
 from dtrain.data.options import Task
 from dtrain.data.target_kind import Counted
 from dtrain.data.transforms import Padding, Transform
 from dtrain.errors import DataError, refuse
+from dtrain.files.fields import Values
 
 if TYPE_CHECKING:
     from dtrain.data.encoding import Encoding
@@ -34,7 +35,7 @@ def _place(index: int) -> str:
     return f"example {index:,}"
 
 
-def _none(*_: Any) -> None:
+def _none(*_: object) -> None:
     return None
 
 
@@ -101,7 +102,7 @@ class Source(ABC):
         """Return how many examples there are."""
 
     @abstractmethod
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Return the examples at ``indices``.
 
         Args:
@@ -112,7 +113,7 @@ class Source(ABC):
             any type (text included), or a dict, list or tuple of such.
         """
 
-    def gather(self, indices: Any) -> tuple[Any, ...]:
+    def gather(self, indices: Tensor) -> Parts:
         """Return tensors of the examples at a tensor int64 ``[b]``, in a graph or at once."""
         raise NotImplementedError("it is not read in the graph")
 
@@ -124,7 +125,7 @@ class Source(ABC):
         """
         return
 
-    def padded(self, lengths: Mapping[str, Any]) -> Source:
+    def padded(self, lengths: Values) -> Source:
         """Return the source with rows of one length: ``dataset.pad``.
 
         Args:
@@ -174,11 +175,11 @@ class View(Source):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Return the examples at ``indices``."""
         return self.source[indices]
 
-    def gather(self, indices: Any) -> tuple[Any, ...]:
+    def gather(self, indices: Tensor) -> Parts:
         """Return tensors of the examples at ``indices``."""
         return self.source.gather(indices)
 
@@ -204,11 +205,11 @@ class Splits:
         notices: sentences about the data for the user, such as what was left out.
     """
 
-    train: Any
-    validation: Any = None
+    train: Dataset
+    validation: Dataset = None
     classes: int | Callable[[], int | None] | None = None
     task: Task = Task.auto
-    columns: Mapping[str, Any] | None = None
+    columns: Mapping[str, Nest] | None = None
     encoding: Callable[[], Encoding] | None = None
     notices: tuple[str, ...] = ()
 
@@ -229,13 +230,13 @@ class Captured(Source):
     """A source that reads from tensors, which a worker of a cluster may have a copy of."""
 
     in_graph = True
-    _tensors: list[Any] | None = None
+    _tensors: list[Tensor] | None = None
 
-    def _values(self) -> Iterable[Any]:
+    def _values(self) -> Iterable[Leaf]:
         """Return what becomes of the tensors: arrays, or lists of numbers or texts."""
         raise NotImplementedError
 
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> list[Tensor]:
         """Return what :meth:`gather` reads from; made at the first call.
 
         They are eager, for an input function to capture: constants inside its graph would be
@@ -248,7 +249,7 @@ class Captured(Source):
                 self._tensors = [tf.convert_to_tensor(value) for value in self._values()]
         return self._tensors
 
-    def bind(self, tensors: Any) -> None:
+    def bind(self, tensors: Iterable[Tensor]) -> None:
         """Read from ``tensors``: the same values in another place."""
         self._tensors = list(tensors)
 
@@ -270,13 +271,9 @@ class Arrays(Captured):
     """
 
     def __init__(
-        self,
-        x: Any | Callable[[], Any],
-        y: Any = None,
-        weight: Any = None,
-        examples: int | None = None,
-        class_names: Sequence[str] | None = None,
-    ):
+        self, x: Nest | Callable[[], Nest], y: Nest = None, weight: Nest = None,
+        examples: int | None = None, class_names: Sequence[str] | None = None,
+    ):  # fmt: skip
         self._class_names = [] if class_names is None else [str(name) for name in class_names]
         self._x = x if callable(x) else nest.structured(x)
         self.y = nest.structured(y)
@@ -295,7 +292,7 @@ class Arrays(Captured):
                    "length, or a list of examples [(x, y), ...] and dataset.pad")  # fmt: skip
 
     @property
-    def x(self) -> Any:
+    def x(self) -> Nest:
         """The inputs."""
         if callable(self._x):
             self._x = nest.structured(self._x())
@@ -310,27 +307,27 @@ class Arrays(Captured):
     def subset(self, rows: np.ndarray) -> Arrays:
         """Return some of the examples, in their order; their inputs are read when needed."""
 
-        def some(values: Any) -> Any:
+        def some(values: Nest) -> Nest:
             return nest.mapped(lambda array: array[rows], values)
 
         y, weight = some(self.y), some(self.weight)
         return Arrays(lambda: some(self.x), y, weight, len(rows), self._class_names)
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _parts(self) -> Parts:
         """Return inputs, targets and weights, without those at the end that there are none of."""
         return trimmed([self.x, self.y, self.weight])
 
-    def _values(self) -> Iterable[Any]:
+    def _values(self) -> Iterable[Leaf]:
         return [leaf for leaf in nest.leaves(self._parts()) if leaf is not None]
 
     def __len__(self) -> int:
         return self._examples
 
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Return rows as arrays ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
         return nest.mapped(lambda leaf: np.asarray(leaf)[indices], self._parts())
 
-    def gather(self, indices: Any) -> tuple[Any, ...]:
+    def gather(self, indices: Tensor) -> Parts:
         """Gather rows in a graph: a tensor ``[b]`` to tensors, as the source has arrays."""
         import tensorflow as tf
 
@@ -352,12 +349,9 @@ class Windows(Captured):
     """
 
     def __init__(
-        self,
-        tokens: np.ndarray | Callable[[], np.ndarray],
-        length: int,
-        stride: int,
+        self, tokens: np.ndarray | Callable[[], np.ndarray], length: int, stride: int,
         count: int | None = None,
-    ):
+    ):  # fmt: skip
         self._read = tokens
         self._count = count if callable(tokens) else len(tokens)
         self.length = length
@@ -376,20 +370,20 @@ class Windows(Captured):
         """Whether the text has to be read to count its examples."""
         return Info(counted=self._count is not None)
 
-    def _values(self) -> Iterable[Any]:
+    def _values(self) -> Iterable[Leaf]:
         return (self.tokens,)
 
     def __len__(self) -> int:
         count = len(self.tokens) if self._count is None else self._count
         return (count - 1 - self.length) // self.stride + 1
 
-    def __getitem__(self, indices: Any) -> tuple[Any, Any]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Cut out: int64 ``[b]`` to ``(int32 [b, length], int32 [b, length])``."""
         at = indices[:, None] * self.stride + np.arange(self.length + 1)
         window = self.tokens[at].astype(np.int32)
         return window[:, :-1], window[:, 1:]
 
-    def gather(self, indices: Any) -> tuple[Any, Any]:
+    def gather(self, indices: Tensor) -> Parts:
         """Cut out in a graph: a tensor ``[b]`` to tensors, as the source has arrays."""
         import tensorflow as tf
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from dtrain.data import failures, nest
-from dtrain.data.example import Example, trimmed
+from dtrain.data.example import Dataset, Example, trimmed
+from dtrain.data.nest import Parts
 from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.transforms import Transform
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Values
 
 #: Examples of a stream that are looked at before training, at most.
 FIRST = 512
@@ -46,9 +47,9 @@ class Stream:
     #: What changes batches of sources; a stream changes its own (:meth:`changed`).
     transforms: tuple[Transform, ...] = ()
 
-    def __init__(self, make: Callable[[], Any], single: bool = False):
+    def __init__(self, make: Callable[[], Dataset], single: bool = False):
         self._make = make
-        self._first: tuple[Any, ...] = ()
+        self._first: Parts = ()
         self._change: Callable[[Example], Example] | None = None
         self.examples: int | None = None
         self.single = single
@@ -63,12 +64,12 @@ class Stream:
         made._first = change(Example.of(self._first)).parts if self._first else ()
         return made
 
-    def padded(self, lengths: Mapping[str, Any]) -> Stream:
+    def padded(self, lengths: Values) -> Stream:
         """Refuse: ``dataset.pad`` is for what dtrain puts into batches itself."""
         refuse("dataset.pad", "is for random access: a stream has batches of its own, whose rows "
                "are padded in it (padded_batch of tf.data)", "...")  # fmt: skip
 
-    def dataset(self) -> Any:
+    def dataset(self) -> Dataset:
         """Return the ``tf.data.Dataset`` of one pass, its elements as tuples.
 
         Raises:
@@ -105,7 +106,7 @@ class Stream:
         shapes = [spec.shape for spec in nest.leaves(self.dataset().element_spec)]
         return all(shape.rank for shape in shapes) and len({shape[0] for shape in shapes}) == 1
 
-    def _in_batches(self, made: Any, size: int, remainder: bool) -> Any:
+    def _in_batches(self, made: Dataset, size: int, remainder: bool) -> Dataset:
         if self.is_batched():
             made = made.rebatch(size, drop_remainder=not remainder)
         else:
@@ -118,12 +119,11 @@ class Stream:
         return made.map(plain(lambda *parts: change(Example.of(parts)).parts))
 
     @property
-    def spec(self) -> tuple[Any, ...]:
+    def spec(self) -> Parts:
         """The parts of a batch: what has a type and a shape, of which the first axis is any."""
-        spec: tuple[Any, ...] = self.batches(1).element_spec
-        return spec
+        return self.batches(1).element_spec
 
-    def batches(self, size: int, remainder: bool = False) -> Any:
+    def batches(self, size: int, remainder: bool = False) -> Dataset:
         """Return a dataset of batches of one pass.
 
         Args:
@@ -132,11 +132,11 @@ class Stream:
         """
         return self._in_batches(self.dataset(), size, remainder)
 
-    def endless(self, size: int) -> Any:
+    def endless(self, size: int) -> Dataset:
         """Return batches of ``size`` as :meth:`batches` does, pass after pass."""
         return self._in_batches(self.dataset().repeat(), size, remainder=False)
 
-    def first(self, count: int) -> tuple[Any, ...]:
+    def first(self, count: int) -> Parts:
         """Return the first examples, ``count`` of them or all that there are, 512 at most.
 
         Raises:
@@ -150,7 +150,7 @@ class Stream:
             refuse("dataset", "it has no example", "a stream", accepted="a stream that has some")
         return tuple(nest.mapped(lambda leaf: leaf[:count], self._first))
 
-    def _read_first(self) -> tuple[Any, ...]:
+    def _read_first(self) -> Parts:
         with failures.shown():
             return tuple(next(iter(self.batches(FIRST, remainder=True)), ()))
 
@@ -223,7 +223,7 @@ class Stream:
         return examples
 
 
-def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _same(one: Parts, other: Parts) -> bool:
     """Whether two batches hold the same; a number that is none is like another one."""
     a, b = ({name: np.asarray(leaf) for name, leaf in nest.named(each)} for each in (one, other))
     return a.keys() == b.keys() and all(
@@ -268,9 +268,8 @@ def known_length(source: Source | Stream | None) -> int | None:
     return len(source) if source.info.counted else None
 
 
-def examples_in(source: Any) -> int | None:
+def examples_in(source: Source | Stream | None) -> int | None:
     """Return how many examples a source or stream has; None where that is not known."""
     if source is None:
         return 0
-    found: int | None = source.length() if isinstance(source, Stream) else len(source)
-    return found
+    return source.length() if isinstance(source, Stream) else len(source)

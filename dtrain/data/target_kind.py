@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from dtrain.data.nest import Nest
 from dtrain.errors import UsageError, refuse
 
 #: Up to so many classes, whole numbers from 0 are classes however few examples of each there are.
@@ -125,7 +126,7 @@ class Counted:
                           typed=f"{_KEY}=regression")  # fmt: skip
 
 
-def ignored_label(loss: Any) -> int | None:
+def ignored_label(loss: object) -> int | None:
     """Return the label that ``trainer.loss`` ignores, as far as the configuration says it."""
     node = loss if isinstance(loss, dict) else {"_target_": loss}
     name = str(node.get("_target_")).rpartition(".")[2].lower().replace("_", "")
@@ -135,7 +136,7 @@ def ignored_label(loss: Any) -> int | None:
     return label if isinstance(label, int) else None
 
 
-def of_labels(*labels: Any) -> Counted | None:
+def of_labels(*labels: Nest) -> Counted | None:
     """Return what counts the classes of arrays in memory; None for no targets, and for several."""
     if any(not isinstance(y, np.ndarray) or y.ndim != 1 for y in labels):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dtrain.data.files import DataFile, divided, files
+from dtrain.data.files import DataFile, Paths, divided, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Splits, Windows
 from dtrain.errors import UsageError, nearest, refuse
@@ -25,13 +25,9 @@ THEN = "dream laugh listen run shout sing sleep speak stop travel wait work"
 
 
 def text(
-    path: str | Sequence[str] | None = None,
-    tokens: str = "bytes",
-    length: int = 64,
-    stride: int | None = None,
-    validation: str | Sequence[str] | None = None,
-    validation_split: float = 0.1,
-) -> Splits:
+    path: Paths | None = None, tokens: str = "bytes", length: int = 64, stride: int | None = None,
+    validation: Paths | None = None, validation_split: float = 0.1,
+) -> Splits:  # fmt: skip
     """Windows of a text: for each token, the next one is to be predicted.
 
     The first part of the text is trained on and the last is held out; no window reaches into both.

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.example import Example, place
-from dtrain.data.nest import Ragged
+from dtrain.data.example import Dataset, Example, place
+from dtrain.data.nest import DType, Leaf, Nest, Parts, Ragged, Tensor
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Values
 
 #: Examples whose targets are looked at before training, at most: are they classes?
 ROWS = 256
@@ -51,7 +52,7 @@ class InGraph(Transform):
         takes_arrays: whether it makes arrays of arrays: then other backends can do it, too.
     """
 
-    def __init__(self, function: Callable[[tuple[Any, ...]], Any], takes_arrays: bool = False):
+    def __init__(self, function: Callable[[Parts], Nest], takes_arrays: bool = False):
         self._function = function
         self.of_tensors_alone = not takes_arrays
 
@@ -60,12 +61,12 @@ class InGraph(Transform):
         return Example.of(self._function(example.parts))
 
 
-def by_batch(source: Any) -> frozenset[str]:
+def by_batch(source: Dataset) -> frozenset[str]:
     """Return the places of the leaves of which each batch has a length of its own."""
     return frozenset().union(*(each.by_batch for each in source.transforms))
 
 
-def applied(source: Any, example: Example, of_arrays: bool) -> Example:
+def applied(source: Dataset, example: Example, of_arrays: bool) -> Example:
     """Return a batch of a source, changed by its transforms of arrays, or by those of tensors."""
     for transform in source.transforms:
         if transform.of_arrays == of_arrays:
@@ -89,7 +90,7 @@ class Padding(Transform):
 
     of_arrays = True
 
-    def __init__(self, lengths: Mapping[str, Any], example: Example):
+    def __init__(self, lengths: Values, example: Example):
         self._lengths = {str(name): dict(length) for name, length in lengths.items()}
         leaves = {place(n): leaf for n, leaf in example.leaves.items() if _has_rows(leaf)}
         for name, length in self._lengths.items():
@@ -113,12 +114,12 @@ class Padding(Transform):
                 yield name, rows.padded(_length(length, rows), length.get("value"))
 
 
-def _has_rows(leaf: Any) -> bool:
+def _has_rows(leaf: Leaf) -> bool:
     """Whether the rows of a leaf have lengths; one example does not show that they differ."""
     return isinstance(leaf, Ragged) or (isinstance(leaf, np.ndarray) and leaf.ndim > 1)
 
 
-def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
+def _check_value(name: str, value: str | float | None, dtype: DType) -> None:
     text = dtype.kind in "OSU"
     fits = value is None or text == isinstance(value, str)
     if fits and value is not None and dtype.kind in "biu":
@@ -132,7 +133,7 @@ def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
                )  # fmt: skip
 
 
-def _length(length: Mapping[str, Any], rows: Ragged) -> int:
+def _length(length: Values, rows: Ragged) -> int:
     if "length" in length:
         return int(length["length"])
     buckets = sorted(int(bucket) for bucket in length["buckets"])
@@ -140,7 +141,7 @@ def _length(length: Mapping[str, Any], rows: Ragged) -> int:
     return next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
 
 
-def padded(splits: Any, lengths: Mapping[str, Any] | None) -> Any:
+def padded(splits: Any, lengths: Values | None) -> Any:
     """Return splits whose ragged leaves are padded: ``dataset.pad``.
 
     Args:
@@ -192,7 +193,9 @@ class ClassWeights(Transform):
         return dataclasses.replace(example, weight=weight)
 
 
-def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, int], Any]) -> Any:
+def weighted(
+    splits: Any, weights: Mapping[int, float], first: Callable[[Dataset, int], Nest]
+) -> Dataset:
     """Return the examples to train on, with the weights of their classes.
 
     Args:
@@ -233,7 +236,7 @@ def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
     return UsageError(CLASS_WEIGHT, problem, shown)
 
 
-def operations(value: Any) -> Any:
+def operations(value: Leaf) -> Any:
     """Return ``keras.ops`` for a tensor, and the same of NumPy for an array."""
     if not isinstance(value, np.ndarray):
         import keras
@@ -254,7 +257,7 @@ _of_numpy = types.SimpleNamespace(
 )  # fmt: skip
 
 
-def _with_axes(tensor: Any, rank: int) -> Any:
+def _with_axes(tensor: Tensor, rank: int) -> Tensor:
     while len(tensor.shape) < rank:
         tensor = tensor[..., None]
     return tensor

@@ -6,35 +6,31 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import trimmed
 from dtrain.data.file_arrays import Archive, FileArray, in_pieces, is_large, of_files
-from dtrain.data.files import files, is_address
+from dtrain.data.files import Paths, files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided
+from dtrain.data.nest import DType, Nest, Parts
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.target_kind import Counted, of_labels
 from dtrain.errors import DataError, refuse, typed
+from dtrain.files.fields import Values
 
 #: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
-Names = str | Sequence[Any] | Mapping[str, Any]
+Names = str | Sequence[Nest] | Values
 
 
 def npz(
-    path: str,
-    inputs: Names = "x",
-    target: Names | None = "y",
-    weight: Names | None = None,
-    validation: str | None = None,
-    validation_inputs: Names | None = None,
-    validation_target: Names | None = None,
-    validation_weight: Names | None = None,
-    scale: float = 1.0,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: str, inputs: Names = "x", target: Names | None = "y", weight: Names | None = None,
+    validation: str | None = None, validation_inputs: Names | None = None,
+    validation_target: Names | None = None, validation_weight: Names | None = None,
+    scale: float = 1.0, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Arrays of a NumPy ``.npz`` file.
 
     Where they are less than 64 MB together they are held in memory. Else, and where the file is at
@@ -69,7 +65,7 @@ def npz(
     return _splits(train, beside, scale, Holdout(**holdout))
 
 
-def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[str, Any]:
+def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[str, Nest]:
     """Return arrays of a file, by the keys that name them."""
     first, *others = files(path, key)
     if others:
@@ -77,13 +73,13 @@ def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[s
                typed=typed(key, first.name))  # fmt: skip
     archive = Archive(first)
 
-    def arrays(key: str, names: Names | None) -> Any:
+    def arrays(key: str, names: Names | None) -> Nest:
         return nest.mapped(lambda name: archive.array(f"dataset.{key}", name), names)
 
     return {key: arrays(key, names) for key, names in keys.items()}
 
 
-def _is_whole(held: Mapping[str, Any], has_targets: bool) -> bool:
+def _is_whole(held: Mapping[str, Nest], has_targets: bool) -> bool:
     """Say whether there is what to evaluate on: inputs, and targets where there are any."""
     present = {key: value for key, value in held.items() if value is not None}
     for key in list(held)[: 1 + has_targets]:
@@ -95,15 +91,10 @@ def _is_whole(held: Mapping[str, Any], has_targets: bool) -> bool:
 
 
 def npy(
-    path: str | Sequence[str],
-    target: str | Sequence[str] | None = None,
-    weight: str | Sequence[str] | None = None,
-    validation: str | Sequence[str] | None = None,
-    validation_target: str | Sequence[str] | None = None,
-    validation_weight: str | Sequence[str] | None = None,
-    scale: float = 1.0,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: Paths, target: Paths | None = None, weight: Paths | None = None,
+    validation: Paths | None = None, validation_target: Paths | None = None,
+    validation_weight: Paths | None = None, scale: float = 1.0, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
 
     Where they are less than 64 MB together they are held in memory. Else, and where the files are
@@ -120,10 +111,10 @@ def npy(
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
 
-    def array(key: str, paths: Any) -> Any:
+    def array(key: str, paths: Paths | None) -> FileArray | None:
         return None if paths is None else of_files(files(paths, f"dataset.{key}"), f"dataset.{key}")
 
-    def arrays(keys: Mapping[str, Any]) -> dict[str, Any]:
+    def arrays(keys: Mapping[str, Nest]) -> dict[str, Nest]:
         return {key: array(key, paths) for key, paths in keys.items()}
 
     train = arrays({"path": path, "target": target, "weight": weight})
@@ -136,7 +127,7 @@ def npy(
 
 
 def _splits(
-    arrays: Mapping[str, Any], held: Mapping[str, Any] | None, scale: float, holdout: Holdout
+    arrays: Mapping[str, Nest], held: Mapping[str, Nest] | None, scale: float, holdout: Holdout
 ) -> Splits:
     """Return examples of arrays with others to evaluate on, or with a part of them held out.
 
@@ -171,7 +162,7 @@ def _splits(
     return Splits(one, other, of_labels(one.y, other.y))
 
 
-def _examples(arrays: Mapping[str, Any], scale: float) -> StoredArrays:
+def _examples(arrays: Mapping[str, Nest], scale: float) -> StoredArrays:
     """Return the examples of arrays, which have a row for each."""
     (_, x), (target, y), (_, weight) = arrays.items()
     first = nest.leaves(x)[0]
@@ -190,7 +181,7 @@ def _examples(arrays: Mapping[str, Any], scale: float) -> StoredArrays:
     return StoredArrays(x, targets, weight, scale)
 
 
-def _compare(arrays: Mapping[str, Any], held: Mapping[str, Any]) -> None:
+def _compare(arrays: Mapping[str, Nest], held: Mapping[str, Nest]) -> None:
     """Refuse inputs to evaluate on that are unlike those to train on."""
     x, (key, y) = next(iter(arrays.values())), next(iter(held.items()))
     ours, theirs = dict(nest.named(x)), dict(nest.named(y))
@@ -221,7 +212,7 @@ class StoredArrays(Source):
 
     thread_safe = True
 
-    def __init__(self, x: Any, y: Any, weight: Any, scale: float):
+    def __init__(self, x: Nest, y: Nest, weight: Nest, scale: float):
         self._x, self._y, self._weight, self._scale = x, y, weight, np.float32(scale)
         targets = nest.mapped(lambda target: target.array, y)
         leaves = [leaf for part in (x, targets, weight) for leaf in nest.leaves(part)]
@@ -234,7 +225,7 @@ class StoredArrays(Source):
         made._rows = self._at(rows)
         return made
 
-    def _at(self, indices: Any) -> np.ndarray:
+    def _at(self, indices: np.ndarray | int) -> np.ndarray:
         indices = np.asarray(indices, np.int64)
         return indices if self._rows is None else self._rows[indices]
 
@@ -253,7 +244,7 @@ class StoredArrays(Source):
         made = values.astype(np.float32, copy=False)
         return made if self._scale == 1 else made * self._scale
 
-    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -300,7 +291,7 @@ class Targets:
         self.array = array
         self._key = key
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_values"}
 
     @functools.cached_property
@@ -309,7 +300,7 @@ class Targets:
         return self.array if is_large(self.array.nbytes) else self.array.whole()
 
     @functools.cached_property
-    def _dtype(self) -> np.dtype[Any]:
+    def _dtype(self) -> DType:
         """int64 where all are whole numbers, of several numbers a row by their type alone.
 
         Raises:

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dtrain.data.cache import cached
 from dtrain.data.files import DataFile, divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.images import Decoded, DecodedImages, ImageFiles, of_eight_bits
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.errors import DataError, nearest, refuse
 
 #: What TensorFlow decodes in the input graph.
@@ -33,13 +33,9 @@ _SIZE = (64, 64)
 
 
 def image_folder(
-    path: str,
-    size: Sequence[int] | None = _SIZE,
-    channels: int = 3,
-    validation: str | None = None,
-    cache: str = "none",
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: str, size: Sequence[int] | None = _SIZE, channels: int = 3, validation: str | None = None,
+    cache: str = "none", **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Images in one sub-folder a class: ``path/cat/1.png``, ``path/dog/more/2.jpg``.
 
     Where ``path`` has a sub-folder ``train``, its class folders are there, and those of ``val``,
@@ -79,7 +75,7 @@ def image_folder(
         rows = np.arange(count), np.arange(count, len(images))
     paths = [str(file) for file, _ in images]
     whole = ImageFiles(as_png(paths, channels), labels, (size[0], size[1]), channels, names, paths)
-    part: Callable[[np.ndarray], Any] = whole.subset
+    part: Callable[[np.ndarray], Source] = whole.subset
     if cache != "none":
         part = functools.partial(DecodedImages, Decoded(whole, cache))
     train, evaluated = rows

@@ -6,16 +6,17 @@ import gzip
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from dtrain.data import draws, nest
 from dtrain.data.convert import adapted
-from dtrain.data.example import trimmed
+from dtrain.data.example import Dataset, trimmed
 from dtrain.data.foreign import items
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.mixture import Concatenated, Mixture
+from dtrain.data.nest import Nest, Parts
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, known_length
 from dtrain.data.target_kind import of_labels
@@ -42,13 +43,9 @@ def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
 
 
 def synthetic(
-    examples: int = 10_000,
-    validation_examples: int = 1_000,
-    shape: Sequence[int] | None = _SHAPE,
-    classes: int = 10,
-    noise: float = 1.0,
-    data_seed: int = 0,
-) -> Splits:
+    examples: int = 10_000, validation_examples: int = 1_000, shape: Sequence[int] | None = _SHAPE,
+    classes: int = 10, noise: float = 1.0, data_seed: int = 0,
+) -> Splits:  # fmt: skip
     """Made-up data of any shape: one random pattern a class, plus normal noise.
 
     The numbers are those of :mod:`dtrain.data.draws`.
@@ -80,7 +77,7 @@ def synthetic(
     return Splits(make(examples, 1), held, classes)
 
 
-def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = None) -> Splits:
+def mixture(members: Mapping[str, Dataset], weights: Mapping[str, float] | None = None) -> Splits:
     """Examples of several datasets, each drawn as often as its weight says.
 
     Each member goes through its own examples pass by pass, however long those of the others are.
@@ -129,23 +126,23 @@ class Columns:
         weight: a column, or None.
     """
 
-    def __init__(self, dataset: Any, inputs: Any, target: Any = None, weight: Any = None):
+    def __init__(self, dataset: Dataset, inputs: Nest, target: Nest = None, weight: Nest = None):
         self._dataset = dataset
         self._roles = trimmed([inputs, target, weight])
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> Parts:
         """Return one example."""
         return self._arranged(self._dataset[index])
 
-    def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
+    def __getitems__(self, indices: list[int]) -> list[Parts]:
         """Return some examples."""
         return [self._arranged(row) for row in items(self._dataset, indices)]
 
-    def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        def value(name: str) -> Any:
+    def _arranged(self, row: Mapping[str, Nest]) -> Parts:
+        def value(name: str) -> Nest:
             if name not in row:
                 refuse("dataset", "no such column in an example", name,
                        accepted=", ".join(map(str, row)))  # fmt: skip
@@ -154,7 +151,7 @@ class Columns:
         return tuple(None if role is None else nest.mapped(value, role) for role in self._roles)
 
 
-def columns(dataset: Any, inputs: Any, target: Any = None, weight: Any = None) -> Columns:
+def columns(dataset: Dataset, inputs: Nest, target: Nest = None, weight: Nest = None) -> Columns:
     """Return a dataset whose examples are mappings of columns as one of (x, y) pairs.
 
     For a dataset function of your own: ``columns(datasets.load_from_disk(path), "text", "label")``.

@@ -7,28 +7,23 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dtrain.data.files import files, not_installed
+from dtrain.data.files import Paths, files, not_installed
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import Leaf, Ragged
 from dtrain.data.record_files import ArrayRecordFiles, TFRecordFiles, reason
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
 from dtrain.data.tabular.table import Column, Names, Table
 from dtrain.datasets.tables import of_files, of_sources
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Values
 
 
 def tfrecord(
-    path: str | Sequence[str],
-    features: Mapping[str, Mapping[str, Any]],
-    target: Names,
-    inputs: Names = None,
-    weight: Names = None,
-    validation: str | Sequence[str] | None = None,
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: Paths, features: Mapping[str, Values], target: Names, inputs: Names = None,
+    weight: Names = None, validation: Paths | None = None, classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Examples (``tf.train.Example``) of TFRecord files, in any order.
 
     Before the first run the files are read once, with all checksums, for an index of the records.
@@ -54,16 +49,10 @@ def tfrecord(
 
 
 def array_record(
-    path: str | Sequence[str],
-    features: Mapping[str, Mapping[str, Any]],
-    target: Names,
-    inputs: Names = None,
-    weight: Names = None,
-    validation: str | Sequence[str] | None = None,
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: Paths, features: Mapping[str, Values], target: Names, inputs: Names = None,
+    weight: Names = None, validation: Paths | None = None, classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Examples (``tf.train.Example``) of ArrayRecord files, as Grain's own source reads them.
 
     Args:
@@ -77,17 +66,10 @@ def array_record(
 
 
 def tfds(
-    builder: str,
-    train: str = "train",
-    validation: str | None = None,
-    data_dir: str | None = None,
-    target: Names = None,
-    inputs: Names = None,
-    weight: Names = None,
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    builder: str, train: str = "train", validation: str | None = None, data_dir: str | None = None,
+    target: Names = None, inputs: Names = None, weight: Names = None, classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Examples that TensorFlow Datasets has prepared, as its ``data_source`` gives them.
 
     Columns are its features, but for those that have others inside. Images become float32 in 0..1.
@@ -187,10 +169,10 @@ class Prepared(Table):
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read features of some rows; none is empty."""
         examples = self._source.__getitems__(rows.tolist())
-        made: dict[str, Any] = {}
+        made: dict[str, Leaf] = {}
         for name in names:
             column, values = self.columns[name], [example[name] for example in examples]
             made[name] = (

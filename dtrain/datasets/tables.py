@@ -6,13 +6,13 @@ import collections
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import yaml
 
 from dtrain.data.encoding import KINDS, Encoding, spelling
-from dtrain.data.files import DataFile, files
+from dtrain.data.files import DataFile, Paths, files
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
 from dtrain.data.images import with_images
@@ -24,11 +24,12 @@ from dtrain.data.tabular.source import TableSource, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
 from dtrain.data.target_kind import FEW
 from dtrain.errors import nearest, refuse, typed
+from dtrain.files.fields import Values
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
 
-Paths = str | Sequence[str]
+
 #: Names of a column that may number the rows.
 _INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
 
@@ -49,7 +50,7 @@ def table(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    empty: Sequence[Any] | None = None,
+    empty: Sequence[object] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -99,7 +100,7 @@ def table(
     )  # fmt: skip
 
 
-def is_counted(node: Mapping[str, Any]) -> bool:
+def is_counted(node: Values) -> bool:
     """Return whether the rows of a table can be counted without converting a file.
 
     Args:
@@ -135,7 +136,7 @@ def huggingface(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    empty: Sequence[Any] | None = None,
+    empty: Sequence[object] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -175,16 +176,10 @@ def huggingface(
 
 
 def of_files(
-    table: Callable[[list[DataFile]], Table],
-    path: str | Sequence[str],
-    inputs: Names,
-    target: Names,
-    weight: Names = None,
-    validation: str | Sequence[str] | None = None,
-    holdout: Holdout = Holdout(),
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-) -> Splits:
+    table: Callable[[list[DataFile]], Table], path: Paths, inputs: Names, target: Names,
+    weight: Names = None, validation: Paths | None = None, holdout: Holdout = Holdout(),
+    classes: int | None = None, images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:  # fmt: skip
     """Return the examples of the rows of files.
 
     Args:
@@ -219,14 +214,9 @@ def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
 
 
 def of_sources(
-    whole: TableSource,
-    held: TableSource | None,
-    key: str,
-    value: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-) -> Splits:
+    whole: TableSource, held: TableSource | None, key: str, value: object, holdout: Holdout,
+    classes: int | None, images: Mapping[str, Sequence[int]] | None,
+) -> Splits:  # fmt: skip
     """Return the examples of tables.
 
     Args:
@@ -250,21 +240,11 @@ def of_sources(
 
 
 def _of_tables(
-    whole: ArrowTable,
-    others: ArrowTable | None,
-    path: object,
-    inputs: Names,
-    target: Names,
-    weight: Names,
-    validation: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-    declared: Mapping[str, str],
-    empty: Sequence[Any] | None,
-    on_error: OnError,
-    fitted: Encoding | None,
-) -> Splits:
+    whole: ArrowTable, others: ArrowTable | None, path: object, inputs: Names, target: Names,
+    weight: Names, validation: object, holdout: Holdout, classes: int | None,
+    images: Mapping[str, Sequence[int]] | None, declared: Mapping[str, str],
+    empty: Sequence[object] | None, on_error: OnError, fitted: Encoding | None,
+) -> Splits:  # fmt: skip
     """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
 
     The other arguments are those of :func:`table`.
@@ -277,10 +257,9 @@ def _of_tables(
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
-            alike = nearest(kind, KINDS) or "text"
+            kinds = {name: nearest(kind, KINDS) or "text"}
             refuse("dataset.columns", "is no kind of a column", {name: kind},
-                   accepted=", ".join(KINDS),
-                   typed=typed("dataset.columns", {name: alike}))  # fmt: skip
+                   accepted=", ".join(KINDS), typed=typed("dataset.columns", kinds))  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             near = nearest(name, whole.columns)
             refuse("dataset.columns", f"{whole.files[0].name} has no such column", name,
@@ -306,7 +285,9 @@ def _of_tables(
     is_raw = inputs is None or isinstance(inputs, str | Mapping)
     make = TableSource if is_raw else EncodedSource
 
-    def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
+    def source(
+        table: ArrowTable, names: Names, words: Callable[[str], np.ndarray] | None = None
+    ) -> TableSource:
         made = make(table, names, target, weight, words, declared)
         made.forms = {name: kind for name, kind in declared.items() if kind == "date"} | forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):

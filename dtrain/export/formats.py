@@ -20,13 +20,16 @@ from dtrain import models
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding
-from dtrain.data.sources import Splits
+from dtrain.data.nest import Leaf, Nest
+from dtrain.data.sources import Source, Splits
+from dtrain.data.streams import Stream
 from dtrain.data.tabular.encoded import ArraysOfTable
 from dtrain.data.tabular.source import TableSource
 from dtrain.errors import TrainingError
 from dtrain.export.main import leaf_names
 from dtrain.export.sample import Run
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run.exports import SIGNATURE, Signature, Tensor
 from dtrain.task import keras_internals
 from dtrain.task.backends import module
@@ -47,7 +50,7 @@ class Named(keras.Model):
     """
 
     def __init__(
-        self, model: keras.Model, structure: Any, specs: Sequence[Any], outputs: Sequence[str],
+        self, model: keras.Model, structure: Nest, specs: Sequence[Any], outputs: Sequence[str],
         encoding: Encoding | None = None,
     ):  # fmt: skip
         super().__init__()
@@ -56,7 +59,7 @@ class Named(keras.Model):
         # Keras would replace nests that are attributes by its own.
         self.names = lambda: (structure, list(specs), list(outputs))
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Nest, training: bool = False) -> Nest:
         """Return the outputs by name."""
         structure, specs, outputs = self.names()
         leaves = [inputs[spec.name] for spec in specs]
@@ -71,8 +74,7 @@ class Named(keras.Model):
     @property
     def rows(self) -> int | None:
         """How many examples a batch has; None where any number will do."""
-        rows: int | None = next(iter(self.specs.values())).shape[0]
-        return rows
+        return next(iter(self.specs.values())).shape[0]
 
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name, in types that NumPy has."""
@@ -85,7 +87,7 @@ class Named(keras.Model):
             for name, value in outputs.items()
         }  # fmt: skip
 
-    def signature(self, source: Any) -> Signature:
+    def signature(self, source: Source | Stream) -> Signature:
         """Return what goes in and what comes out.
 
         Args:
@@ -93,7 +95,7 @@ class Named(keras.Model):
         """
         structure, specs, outputs = self.names()
         if self.encoding is not None:
-            columns: dict[str, Any] = {
+            columns: Json = {
                 spec.name: {"columns": [name]}
                 for name, spec in zip(sorted(structure), specs, strict=True)
             }
@@ -128,7 +130,7 @@ def _tensor(name: str, spec: Any) -> Tensor:
     return {"name": name, "dtype": spec.dtype.name, "shape": spec.shape.as_list()}
 
 
-def _columns(source: Any, name: str) -> Any:
+def _columns(source: Any, name: str) -> Leaf:
     """Return the ``columns`` of an input that is made of several of a table."""
     names = source.inputs.names if isinstance(source, TableSource) else None
     names = names.get(name) if isinstance(names, Mapping) else names
@@ -191,7 +193,7 @@ def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named
     return made
 
 
-def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any]:
+def _declared(model: keras.Model, places: Sequence[tuple[str, Leaf]]) -> list[Any]:
     """Return what the model says of each of its inputs, None where it says nothing.
 
     That is the type that Keras casts examples to, and lengths that are left open.
@@ -312,8 +314,7 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
         named: builds the model anew, for the formats that Keras runs.
     """
     if name == "savedmodel":  # as it is served, without the code that made the model
-        program: Run = module("exported").Program(str(path.parent), {})
-        return program
+        return module("exported").Program(str(path.parent), {})
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 

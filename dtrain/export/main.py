@@ -21,10 +21,12 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
+from dtrain.data.nest import Leaf
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, refuse
 from dtrain.export import sample
 from dtrain.export.sample import Run
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
@@ -53,9 +55,9 @@ def child(*arguments: Any) -> None:
     answer(_done, _failed, *arguments)
 
 
-def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
+def _done(config: Config, cluster: Cluster, doing: Doing, asked: Json) -> Any:
     runtime().configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
-    does: Callable[..., Any] = written if asked.pop("do") == "write" else checked
+    does: Callable[..., object] = written if asked.pop("do") == "write" else checked
     return does(config, doing, **asked)
 
 
@@ -80,7 +82,7 @@ def _kit() -> Any:
 def written(
     config: Config, doing: Doing, folder: str, work: str, path: str, averaged: bool,
     names: list[str],
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Write formats of a model.
 
     Args:
@@ -184,7 +186,7 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
     return model, splits
 
 
-def leaf_names(role: str, leaves: Sequence[tuple[str, Any]]) -> list[str]:
+def leaf_names(role: str, leaves: Sequence[tuple[str, Leaf]]) -> list[str]:
     """Return a name for each leaf: its key, else that which the user has given, else a number.
 
     Args:
@@ -226,6 +228,6 @@ def onnx_run(path: Path) -> Run:
     return run
 
 
-def _each(value: np.ndarray, change: Callable[..., Any]) -> np.ndarray:
+def _each(value: np.ndarray, change: Callable[..., object]) -> np.ndarray:
     """Return texts, changed one by one; they are bytes here, and not in onnxruntime."""
     return np.vectorize(change, otypes=[object])(value) if value.dtype.kind == "O" else value

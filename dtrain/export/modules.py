@@ -11,7 +11,9 @@ import numpy as np
 
 from dtrain.config.tree import Config
 from dtrain.data import nest
-from dtrain.data.sources import Splits
+from dtrain.data.nest import Nest
+from dtrain.data.sources import Source, Splits
+from dtrain.data.streams import Stream
 from dtrain.export.main import leaf_names
 from dtrain.export.sample import Run
 from dtrain.run.exports import Signature, Tensor
@@ -36,7 +38,7 @@ class Named:
     #: Any number of examples is a batch; the inputs are the examples.
     rows = encoding = None
 
-    def __init__(self, model: Any, x: Any):
+    def __init__(self, model: Any, x: Nest):
         self.model, self.x = model, x
         self.inputs = leaf_names("input", [(place, None) for place, _ in nest.named(x)])
         returned = nest.named(runtime().outputs(model, x))
@@ -44,12 +46,12 @@ class Named:
         self.outputs = leaf_names("output", [(place, None) for place in places])
         self.run: Run = module("exported").run(model.module.eval(), x, self.inputs, self.outputs)
 
-    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
+    def first(self, source: Source | Stream, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
         [x] = runtime().computed(reading.first(source, count)[:1])
         return dict(zip(self.inputs, nest.leaves(x), strict=True))
 
-    def signature(self, source: Any) -> Signature:
+    def signature(self, source: Source | Stream) -> Signature:
         """Return what goes in and what comes out."""
         batch = self.first(source, 1)
         return {"inputs": _tensors(batch), "outputs": _tensors(self.run(batch))}
@@ -78,5 +80,4 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     if name == "safetensors":
         exported.load_weights(made.model, path)
         return made.run
-    run: Run = exported.run(*exported.program(path), made.inputs, made.outputs)
-    return run
+    return exported.run(*exported.program(path), made.inputs, made.outputs)

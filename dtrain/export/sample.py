@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.nest import Leaf
 from dtrain.data.sources import Splits
 from dtrain.errors import TrainingError, refuse
+from dtrain.files.fields import Json
 from dtrain.run.exports import EXAMPLES, LIMIT, RECORD, SAMPLE
 from dtrain.run.folder import read_json
 from dtrain.run.samples import Sample
@@ -99,7 +101,7 @@ def deviation(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
     return worst[name], name
 
 
-def _difference(a: Any, b: np.ndarray) -> float:
+def _difference(a: Leaf, b: np.ndarray) -> float:
     a = np.asarray(a)
     if a.shape != b.shape or (a.dtype.kind in "fV") != (b.dtype.kind == "f"):
         return float("inf")
@@ -138,12 +140,12 @@ class Served:
     def __init__(self, path: str, max_batch: int):
         # Of a model of MLflow's the record stands beside the folder of the SavedModel.
         places = (Path(path), Path(path).parent)
-        record: Any = next(filter(None, (read_json(place / RECORD) for place in places)), {})
+        record = next(filter(None, (read_json(place / RECORD) for place in places)), {})
         files = [place / SAMPLE for place in places if (place / SAMPLE).is_file()]
         program = backends.module("exported").Program(path, record.get("signature", {}))
         self._program = program
         shapes = [each["shape"] for each in (*program.inputs, *program.outputs)]
-        self.about: dict[str, Any] = {
+        self.about: Json = {
             "inputs": program.inputs, "outputs": program.outputs, "platform": program.platform,
             "batched": all(shape and shape[0] is None for shape in shapes),
             "classes": record.get("classes", []), "encoding": record.get("encoding"),
@@ -164,8 +166,7 @@ class Served:
             ValueError: the model refuses the inputs.
             MemoryError: there is not enough memory.
         """
-        outputs: dict[str, np.ndarray] = self._program(arrays)
-        return outputs
+        return self._program(arrays)
 
     def _independent(self, stored: Sample) -> bool:
         """Say whether a row has the outputs that it has alone, whatever stands beside it."""

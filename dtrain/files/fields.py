@@ -3,8 +3,8 @@
 import functools
 import math
 import re
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -19,12 +19,18 @@ from typing import (
 
 from dtrain.errors import DamagedFile
 
+#: Plain values by name: of a JSON or YAML file, or a node of the configuration.
+Values = Mapping[str, Any]
+Json = dict[str, Any]
+#: A plain value of a file, of a type that is not checked yet.
+JsonValue = Any
+
 #: The largest number that is an integer in every JSON reader; nothing is counted beyond it.
 LARGEST = 2**53
 
 _SCALARS = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 #: Returns why a value is refused, None if it is not.
-Test = Callable[[Any], str | None]
+Test = Callable[[JsonValue], str | None]
 
 
 def between(low: float, high: float) -> Test:
@@ -38,11 +44,11 @@ def like(pattern: re.Pattern[str], what: str) -> Test:
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, Any]:
+def _fields(kind: Any) -> Json:
     return get_type_hints(kind, include_extras=True)
 
 
-def check(value: Any, kind: Any, path: object, field: str) -> None:
+def check(value: JsonValue, kind: Any, path: object, field: str) -> None:
     """Refuse a ``value`` that is not of a ``kind``.
 
     Args:
@@ -63,9 +69,9 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
         for test in inside[1:]:
             if (problem := test(value)) is not None:
                 raise DamagedFile(path, f"{_shown(value)} {problem}", field)
-    elif origin in (Union, types.UnionType):  # with None: nothing else is used here
+    elif origin in (Union, UnionType):  # with None: nothing else is used here
         if value is not None:
-            [each] = (each for each in inside if each is not types.NoneType)
+            [each] = (each for each in inside if each is not NoneType)
             check(value, each, path, field)
     elif origin is Literal:
         if value not in inside or not isinstance(value, str):
@@ -94,7 +100,7 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
             raise DamagedFile(path, "is too large", field)
 
 
-def _is(value: Any, kind: Any, what: str, path: object, field: str) -> None:
+def _is(value: object, kind: type | UnionType, what: str, path: object, field: str) -> None:
     if not isinstance(value, kind):
         raise DamagedFile(path, f"{_shown(value)} is not {what}", field)
 
@@ -103,7 +109,7 @@ def _below(field: str, name: str) -> str:
     return f"{field}.{name[:80]}" if field else name[:80]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, float) and not math.isfinite(value):

@@ -12,7 +12,6 @@ import os
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from dtrain.files import reading
 
@@ -43,7 +42,7 @@ def take(descriptor: int) -> bool:
     return True
 
 
-def alone(path: Path) -> AbstractContextManager[Any]:
+def alone(path: Path) -> AbstractContextManager[object]:
     """Return a context in which no other thread or process is in that of the same file.
 
     Raises:

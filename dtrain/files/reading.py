@@ -19,6 +19,7 @@ from typing import IO, Any
 import yaml
 
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json
 
 #: Bytes of the largest JSON file and of the largest YAML file that are read.
 JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
@@ -118,7 +119,7 @@ def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
     return data
 
 
-def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any] | None:
+def read_json(path: Path, limit: int = JSON_BYTES) -> Json | None:
     """Return the object in a JSON file; None where there is no file.
 
     Raises:
@@ -132,7 +133,7 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any] | None:
     return parse_json(data, path)
 
 
-def parse_json(data: bytes, path: Path) -> dict[str, Any]:
+def parse_json(data: bytes, path: Path) -> Json:
     """Return the object that ``data`` is, from the file ``path``.
 
     Raises:
@@ -167,7 +168,7 @@ _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Loader(_Fast):
     """A loader that refuses a key that is there twice."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Json:
         """Return the mapping of a node."""
         keys: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
@@ -187,7 +188,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-def read_plain(path: Path, aliases: bool = False) -> dict[str, Any]:
+def read_plain(path: Path, aliases: bool = False) -> Json:
     """Return the mapping in a YAML file: plain scalars, lists and mappings.
 
     References stay what they are.

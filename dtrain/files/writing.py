@@ -17,7 +17,6 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from dtrain.files.reading import open_read, open_regular
 
@@ -93,7 +92,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def csv_text(rows: Iterable[Iterable[Any]], end: str = "\n") -> str:
+def csv_text(rows: Iterable[Iterable[object]], end: str = "\n") -> str:
     """Return a CSV file of which no text is a formula to a spreadsheet, or acts on a terminal.
 
     A text that begins as a formula has an apostrophe in front, as OWASP says ("CSV injection").
@@ -103,7 +102,7 @@ def csv_text(rows: Iterable[Iterable[Any]], end: str = "\n") -> str:
     return file.getvalue()
 
 
-def _harmless(cell: Any) -> Any:
+def _harmless(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], cell)

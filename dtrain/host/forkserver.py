@@ -141,13 +141,9 @@ class Process:
     """
 
     def __init__(
-        self,
-        server: dict[str, str],
-        name: str,
-        target: Callable[..., None],
-        arguments: tuple[Any, ...],
-        own: dict[str, str],
-    ):
+        self, server: dict[str, str], name: str, target: Callable[..., None],
+        arguments: tuple[object, ...], own: dict[str, str],
+    ):  # fmt: skip
         with LOCK:
             context: Any = warm(server)
             ours, theirs = context.Pipe(duplex=False)
@@ -189,8 +185,7 @@ class Process:
     def code(self) -> int | None:
         """Return its exit code, None while it is alive."""
         with LOCK:
-            code: int | None = self._process.exitcode
-            return code
+            return self._process.exitcode
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, if it is alive."""

@@ -31,14 +31,10 @@ class GitError(Exception):
 
 
 def run(
-    folder: Path | str,
-    *words: str,
-    data: bytes | None = None,
-    most: int = 1 << 26,
-    seconds: float = 60.0,
-    stop: threading.Event | None = None,
+    folder: Path | str, *words: str, data: bytes | None = None, most: int = 1 << 26,
+    seconds: float = 60.0, stop: threading.Event | None = None,
     environment: Mapping[str, str] | None = None,
-) -> bytes:
+) -> bytes:  # fmt: skip
     """Run ``git WORDS`` in a folder and return what it printed.
 
     Args:

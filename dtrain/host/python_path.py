@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
 
 TRUST = "DTRAIN_TRUST"
 #: Folders of modules that a caller of the Python API has given to runs.
@@ -120,8 +119,7 @@ class _Given(SourceFileLoader):
         text = self.get_data(self.path)
         if given_name(text) != fullname:
             raise ImportError(f"{self.path} was changed since it was given", name=fullname)
-        code: CodeType = self.source_to_code(text, self.path)
-        return code
+        return self.source_to_code(text, self.path)
 
 
 class _Finder:
@@ -162,7 +160,7 @@ class _ForChildren(str):
     function of the user's is pickled by the name of its module.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if _checkout:  # dtrain itself is found in no other place
             return str, (_finder.folder,)
         return _offered, (sorted(own),)

@@ -27,7 +27,7 @@ def stops() -> list[signal.Signals]:
     return [number for number in STOPS if number != signal.SIGHUP or not ignored]
 
 
-def keep_from_children(handler: Callable[..., Any]) -> None:
+def keep_from_children(handler: Callable[..., object]) -> None:
     """Let what this process forks be ended by signals, though this process is not.
 
     A pool of processes is ended by SIGTERM, and waits for them. (What is executed anew has no
@@ -64,7 +64,7 @@ def interrupting() -> Iterator[Callable[[], None]]:
     """
     asked, hook = False, sys.unraisablehook
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: object) -> None:
         nonlocal asked
         asked = True
         raise KeyboardInterrupt

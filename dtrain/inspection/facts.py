@@ -18,9 +18,9 @@ from dtrain.config.tree import Config
 from dtrain.data import nest, transforms
 from dtrain.data.example import spec_of
 from dtrain.data.mixture import Concatenated, Mixture
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import Parts, Ragged
 from dtrain.data.order import Blocks, Mixed, Sequential
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError, refuse
 from dtrain.host.terminal import aligned
@@ -85,7 +85,7 @@ def classes(splits: Splits) -> int | None:
         return None
 
 
-def _amount(source: Any) -> str:
+def _amount(source: Source | Stream) -> str:
     if source is None:
         return "none"
     examples = examples_in(source)
@@ -155,7 +155,7 @@ def _size(amount: float) -> str:
 _CLASSES = 20
 
 
-def known_classes(source: Any) -> np.ndarray | None:
+def known_classes(source: Source | Stream) -> np.ndarray | None:
     """Return the classes of all examples of a source, ``[n]``; None where it does not know them."""
     if source is None or isinstance(source, Stream):
         return None
@@ -258,7 +258,7 @@ class Leaf:
         return [self.role, self.name, self.kind, shape, notes]
 
 
-def leaves_of(source: Any, count: int) -> list[Leaf]:
+def leaves_of(source: Source | Stream, count: int) -> list[Leaf]:
     """Return the arrays of the first ``count`` examples.
 
     Raises:
@@ -298,7 +298,7 @@ def table(leaves: list[Leaf], count: int) -> list[str]:
     return aligned(rows)
 
 
-def _first(source: Any, count: int) -> tuple[Any, ...]:
+def _first(source: Source | Stream, count: int) -> Parts:
     """Return the first examples, and where rows have different lengths as the source has them."""
     member = source
     while isinstance(member, Concatenated):
@@ -435,7 +435,7 @@ def drawable(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     return drawn
 
 
-def captions(targets: Sequence[Any], names: Sequence[str], count: int) -> list[str]:
+def captions(targets: Sequence[np.ndarray], names: Sequence[str], count: int) -> list[str]:
     """Return the class of each of the first examples, or its number where there is none.
 
     Args:

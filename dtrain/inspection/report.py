@@ -14,16 +14,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain import secrets
+from dtrain import errors, secrets
 from dtrain.config.tree import Config
 from dtrain.data import failures, nest
 from dtrain.data.failures import before_training
 from dtrain.data.mixture import members_of
+from dtrain.data.nest import Nest, Parts, Tensor
 from dtrain.data.order import Sequential
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.inspection import facts
 from dtrain.inspection.facts import Leaf
@@ -51,14 +53,9 @@ Part = tuple[str, Any]
 
 
 def report(
-    config: Config,
-    cluster: Cluster,
-    examples: int,
-    images: Path | None,
-    measure: bool,
-    check: bool,
-    layers: bool,
-) -> Iterator[Part]:
+    config: Config, cluster: Cluster, examples: int, images: Path | None, measure: bool,
+    check: bool, layers: bool,
+) -> Iterator[Part]:  # fmt: skip
     """Read a dataset as a training does, and yield what it gives, each part as soon as it is made.
 
     Args:
@@ -177,7 +174,7 @@ def _examples(
     return lines
 
 
-def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.ndarray]:
+def _augmented(config: Config, augment: Augment, x: Nest, begin: int) -> list[np.ndarray]:
     """Return inputs as a training changes them at positions from ``begin`` on."""
     with runtime().on_cpu():
         keys = draw_keys(config.seed, begin, len(nest.leaves(x)[0]))
@@ -185,7 +182,7 @@ def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.
         return [np.asarray(leaf) for leaf in nest.leaves(changed)]
 
 
-def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> dict[str, Any]:
+def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> Json:
     """Return the images that a training gets first: before and after augmentation, and captions.
 
     They are in its order: the first of a dataset are often all of one class.
@@ -214,7 +211,7 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
     return {"images": images, "changed": changed[0] if changed else None, "captions": texts}
 
 
-def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
+def _at(data: Data, begin: int, count: int) -> Parts:
     """Return the examples at some positions of a training."""
     source = data.splits.train
     if data.order is None or isinstance(source, Stream):
@@ -263,7 +260,7 @@ def _measured(inputs: Inputs) -> str:
     )
 
 
-def _bytes(batch: tuple[Any, ...]) -> int:
+def _bytes(batch: Parts) -> int:
     leaves = [leaf for part in batch if part is not None for leaf in nest.leaves(part)]
     arrays = map(np.asarray, leaves)
     return sum(
@@ -286,7 +283,7 @@ def child(*arguments: Any) -> None:
     answer(_reported, _message, *arguments)
 
 
-def _reported(config: Config, cluster: Cluster, send: Send, asked: dict[str, Any]) -> None:
+def _reported(config: Config, cluster: Cluster, send: Send, asked: Json) -> None:
     with before_training(config.dataset):
         for part in report(config, cluster, **asked):
             send(part)
@@ -314,10 +311,7 @@ NUMBERS = ("bytes", "on each device", "parameters", "trained")
 
 def describe_child(*arguments: Any) -> None:
     """Answer as :func:`dtrain.task.process.answer.answer`: a table, as lines."""
-    answer(
-        lambda config, cluster, send, asked: describe(config, cluster),
-        lambda error: f"{type(error).__name__}: {error}", *arguments,
-    )  # fmt: skip
+    answer(lambda config, cluster, *_: describe(config, cluster), errors.describe, *arguments)
 
 
 def describe(config: Config, cluster: Cluster) -> list[str]:
@@ -371,7 +365,7 @@ class _Shapes:
         self.rows: list[list[str]] = []
         self._open: list[list[str]] = []
 
-    def entered(self, path: str, layer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def entered(self, path: str, layer: keras.Layer, args: Nest, kwargs: Nest) -> tuple[Nest, Nest]:
         """Take note of what goes into a layer."""
         above, _, name = path.rpartition("/")
         depth = above.count("/") + bool(above)
@@ -381,7 +375,7 @@ class _Shapes:
         self.rows.append(self._open[-1])
         return args, kwargs
 
-    def left(self, path: str, layer: Any, outputs: Any) -> Any:
+    def left(self, path: str, layer: keras.Layer, outputs: Nest) -> Nest:
         """Take note of what comes out of it."""
         row = self._open.pop()
         row[3] = _described(outputs)
@@ -390,14 +384,14 @@ class _Shapes:
         return outputs
 
 
-def _count(weights: Any) -> str:
+def _count(weights: Sequence[keras.Variable]) -> str:
     return f"{sum(math.prod(weight.shape) for weight in weights):,}"
 
 
-def _described(values: Any) -> str:
+def _described(values: Nest) -> str:
     """Return types and shapes of tensors, as ``float32 [64, 8]``; a size that differs is ``?``."""
     texts, kinds = list[str](), (keras.KerasTensor, *runtime().TENSORS)
-    tensors: list[Any] = [each for each in keras.tree.flatten(values) if isinstance(each, kinds)]
+    tensors: list[Tensor] = [each for each in keras.tree.flatten(values) if isinstance(each, kinds)]
     for tensor in tensors:
         sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
         texts.append(f"{keras.backend.standardize_dtype(tensor.dtype)} [{sizes}]")
@@ -436,13 +430,13 @@ def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> li
     return rows
 
 
-def _sizes(variables: list[Any], axes: list[int | None], parts: int) -> tuple[str, str]:
+def _sizes(variables: list[keras.Variable], axes: list[int | None], parts: int) -> tuple[str, str]:
     """Return the bytes of all of them, and of what one device has."""
     sizes = list(map(_size, variables))
     own = (size if axis is None else size // parts for size, axis in zip(sizes, axes, strict=True))
     return f"{sum(sizes):,}", f"{sum(own):,}"
 
 
-def _size(variable: Any) -> int:
+def _size(variable: keras.Variable) -> int:
     """Return the bytes of a variable."""
     return int(runtime().to_numpy(variable).nbytes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json, JsonValue
 from dtrain.run import schemas
 
 
@@ -97,12 +97,12 @@ class Cluster:
         placed = tuple(dataclasses.replace(task, address=address) for task, address in tasks)
         return dataclasses.replace(self, tasks=placed)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the contents of ``cluster.json``."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], path: object = "cluster.json") -> Cluster:
+    def from_json(cls, value: Json, path: object = "cluster.json") -> Cluster:
         """Read back what :meth:`to_json` returned.
 
         Args:
@@ -112,18 +112,15 @@ class Cluster:
         Raises:
             DamagedFile: it is something else.
         """
-        found: Any = schemas.check(value, schemas.Cluster, path)
+        found: JsonValue = schemas.check(value, schemas.Cluster, path)
         _refuse_unknown(found, cls, path)
         for index, task in enumerate(found["tasks"]):
             _refuse_unknown(task, Task, path, f"tasks[{index}].")
-        return cls(**{**found, "tasks": tuple(map(_task, found["tasks"]))})
+        tasks = [Task(**{**task, "cores": tuple(task.get("cores", ()))}) for task in found["tasks"]]
+        return cls(**{**found, "tasks": tuple(tasks)})
 
 
-def _task(found: dict[str, Any]) -> Task:
-    return Task(**{**found, "cores": tuple(found.get("cores", ()))})
-
-
-def _refuse_unknown(value: dict[str, Any], kind: type, path: object, place: str = "") -> None:
+def _refuse_unknown(value: Json, kind: type, path: object, place: str = "") -> None:
     unknown = sorted(value.keys() - {field.name for field in dataclasses.fields(kind)})
     if unknown:
         raise DamagedFile(path, "is not known here", f"{place}{unknown[0]}")

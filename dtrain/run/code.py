@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading
+from dtrain.files.fields import JsonValue
 from dtrain.run import schemas
 
 FOLDER, RECORD, PATCH = "code", "record.json", "changes.patch"
@@ -63,7 +64,7 @@ class Record(TypedDict):
     signature: NotRequired[str | None]
 
 
-def digest_of(record: Any) -> str:
+def digest_of(record: JsonValue) -> str:
     """Return the digest of all that a record says of a state, and of the changes beside it."""
     covered = {name: value for name, value in record.items() if name not in _OUTSIDE}
     return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()

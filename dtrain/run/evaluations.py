@@ -13,9 +13,9 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower, Journal
@@ -25,7 +25,7 @@ EVENT = "evaluation"
 KEY = ("digest", "weights", "data", "examples", "declared")
 
 
-def read(rundir: RunDir) -> list[dict[str, Any]]:
+def read(rundir: RunDir) -> list[Json]:
     """Return the evaluations of a run, the oldest first; damaged lines are passed over.
 
     Raises:
@@ -35,7 +35,7 @@ def read(rundir: RunDir) -> list[dict[str, Any]]:
     return [event for event in Follower(rundir.evaluated).events() if _is_sound(event)]
 
 
-def _is_sound(event: dict[str, Any]) -> bool:
+def _is_sound(event: Json) -> bool:
     """Say whether an event is an evaluation as dtrain writes it: it may come from elsewhere."""
     try:
         for each in event.get("slices", ()):  # where NaN is its name, as in all the journal
@@ -46,7 +46,7 @@ def _is_sound(event: dict[str, Any]) -> bool:
     return bool(event["event"] == EVENT)
 
 
-def append(rundir: RunDir, **fields: Any) -> None:
+def append(rundir: RunDir, **fields: object) -> None:
     """Add an evaluation, on the disk when this returns.
 
     Raises:
@@ -71,7 +71,7 @@ def _alone(rundir: RunDir) -> Iterator[None]:
         os.close(descriptor)
 
 
-def find(known: list[dict[str, Any]], key: dict[str, Any]) -> dict[str, Any] | None:
+def find(known: list[Json], key: Json) -> Json | None:
     """Return the last of ``known`` that is the evaluation that ``key`` says; None for none.
 
     Args:
@@ -81,7 +81,7 @@ def find(known: list[dict[str, Any]], key: dict[str, Any]) -> dict[str, Any] | N
     return next((e for e in reversed(known) if all(e.get(n) == key[n] for n in KEY)), None)
 
 
-def as_points(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def as_points(events: Iterable[Json]) -> Iterator[Json]:
     """Yield evaluations as metric points of the journal, their names as ``test/accuracy``."""
     for event in events:
         if _is_sound(event):

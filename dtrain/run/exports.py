@@ -8,10 +8,11 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from dtrain.errors import refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.folder import read_json, write_json
 
@@ -105,7 +106,7 @@ class Record(TypedDict):
     data: NotRequired[str]
     signature: Signature
     classes: NotRequired[list[str]]
-    encoding: NotRequired[dict[str, Any] | None]
+    encoding: NotRequired[Json | None]
     examples: schemas.Count
     formats: dict[str, Exported]
 
@@ -135,9 +136,8 @@ class Version:
         Raises:
             UsageError: it is.
         """
-        if self.record is None:
-            return
-        if (self.record["digest"], self.record["weights"]) != (digest, weights):
+        own = self.record
+        if own is not None and (own["digest"], own["weights"]) != (digest, weights):
             refuse("name", f"{self.path} holds an export of other weights", self.path.parent.name,
                    accepted="a name of its own for each model, or another folder")  # fmt: skip
 

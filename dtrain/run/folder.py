@@ -6,10 +6,10 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.files import locks, reading, writing
+from dtrain.files.fields import Json
 
 #: The file that a command locks for as long as it is at work in a folder.
 LOCK = ".lock"
@@ -138,14 +138,14 @@ def write_text(path: Path, text: str, lasting: bool = False) -> None:
     writing.write_bytes(path, text.encode(), lasting)
 
 
-def write_json(path: Path, value: Any, lasting: bool = False) -> None:
+def write_json(path: Path, value: object, lasting: bool = False) -> None:
     """Write ``value`` as :func:`write_text` does; half of a character in a text becomes ``?``."""
     text = json.dumps(value, indent=1, default=str, ensure_ascii=False) + "\n"
     # Names of files that are no UTF-8, in a message of an error: it has to be readable again.
     writing.write_bytes(path, text.encode(errors="replace"), lasting)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> Json | None:
     """Return the object in a JSON file; None where there is no file.
 
     Raises:

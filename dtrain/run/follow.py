@@ -110,7 +110,7 @@ class Followed:
 
     def _next(self, done: set[str]) -> Path | None:
         """Return the first that is not done, which it is from now on."""
-        try:
+        with contextlib.suppress(UsageError):
             for path in self.choose():
                 try:
                     key = _key(path)
@@ -119,8 +119,6 @@ class Followed:
                 if key not in done and path.exists():
                     done.add(key)
                     return path
-        except UsageError:
-            pass
         return None
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 from dtrain import secrets
 from dtrain.config import tree
 from dtrain.config.node import to_plain
 from dtrain.config.tree import Config
 from dtrain.data import draws, options
+from dtrain.files.fields import Json, JsonValue, Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 
@@ -34,7 +33,7 @@ def _schema() -> ModuleType:
     return schema
 
 
-def value(config: Config, key: str) -> Any:
+def value(config: Config, key: str) -> JsonValue:
     """Return what ``config`` has under ``key`` as plain values, enumerations by their names.
 
     Secrets are hidden: another password makes no other run.
@@ -48,7 +47,7 @@ def value(config: Config, key: str) -> Any:
     return secrets.hide(found, key)
 
 
-def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
+def deciding(node: Values) -> Json:
     """Return of a ``dataset`` node what decides which examples a step sees.
 
     An option at its default is left out: whether it is written does not matter.
@@ -95,7 +94,7 @@ def job_hash(config: Config) -> str:
     )
 
 
-def _hash(found: Any) -> str:
+def _hash(found: object) -> str:
     # Twice: keys of a mapping may be of several types, which cannot be sorted, and become text.
     text = json.dumps(json.loads(json.dumps(found, default=str)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

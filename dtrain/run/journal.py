@@ -36,10 +36,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json, JsonValue
 from dtrain.files.reading import Tail
 from dtrain.run import schemas
 
@@ -70,7 +71,7 @@ _TEXTS = ("message", "status", "kind", "path", "prefix", "objective", "objective
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: JsonValue) -> JsonValue:
     # JSON has no NaN: a number that is none is written as its name, and read back as a float.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -105,7 +106,7 @@ class Journal:
             raise
         self._lock = threading.Lock()  # checkpoints are reported from their own thread
 
-    def write(self, event: str, **fields: Any) -> None:
+    def write(self, event: str, **fields: object) -> None:
         """Append one event, stamped with the present time unless ``time`` is given.
 
         Raises:
@@ -151,7 +152,7 @@ def _cut_torn(path: Path) -> None:
         writing.truncate(path, begin + found + 1)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Json]:
     """Return all whole events of the journal at ``path``; an absent file has none.
 
     Raises:
@@ -177,7 +178,7 @@ class _Return(NamedTuple):
     step: int
     validated: bool
 
-    def keeps(self, event: dict[str, Any]) -> bool:
+    def keeps(self, event: Json) -> bool:
         """Say whether an event before it still counts, and will not be written again."""
         again = not self.validated and event.get("kind") == "validation"
         again = again and event.get("step") == self.step
@@ -222,7 +223,7 @@ class Follower:
         self._returns: list[_Return] = []
         self.damaged = 0
 
-    def new(self) -> list[dict[str, Any]]:
+    def new(self) -> list[Json]:
         """Return the events completed since the last call.
 
         Raises:
@@ -231,11 +232,11 @@ class Follower:
         """
         return list(self.events())
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[Json]:
         """Yield what :meth:`new` returns, one by one: of a long journal a line is in memory."""
         return (event for _, event in self.lines())
 
-    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    def lines(self) -> Iterator[tuple[bytes, Json]]:
         """Yield each sound line completed since the last call, and the event that it is."""
         if not self._number:
             self._returns = _returns(self._path)
@@ -255,7 +256,7 @@ class Follower:
                 if self.damaged > DAMAGED:
                     raise DamagedFile(self._path, f"has more than {DAMAGED:,} damaged lines")
 
-    def _is_new(self, event: dict[str, Any]) -> bool:
+    def _is_new(self, event: Json) -> bool:
         """Say whether the run has gone back since the file was read from its beginning."""
         return all(each.line != self._number for each in self._returns)
 
@@ -284,7 +285,7 @@ class Follower:
                 yield line
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def _event(line: bytes) -> Json | None:
     """Return the event that a line is, its metrics as numbers; None if it is damaged."""
     if not line.startswith(b"{"):
         return None
@@ -295,7 +296,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _sound(event: dict[str, Any]) -> bool:
+def _sound(event: Json) -> bool:
     """Say whether the fields that an event has are of their types."""
     if (
         not isinstance(event.get("event"), str)
@@ -318,11 +319,11 @@ def _sound(event: dict[str, Any]) -> bool:
     return all(event.get(name, 0) is not None for name in ("step", "epoch", "metrics"))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= schemas.LARGEST
 
 
-def _number(value: Any) -> float:
+def _number(value: JsonValue) -> float:
     """Return a number, or the name of one that JSON has not, as it is read.
 
     Raises:

@@ -26,6 +26,7 @@ import numpy as np
 
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json, JsonValue, Values
 from dtrain.files.writing import csv_text
 
 INDEX = "index"
@@ -153,7 +154,7 @@ def _csv(columns: Columns) -> bytes:
     return csv_text([flat, *zip(*flat.values(), strict=True)]).encode()
 
 
-def _plain(column: np.ndarray) -> list[Any]:
+def _plain(column: np.ndarray) -> list[JsonValue]:
     """Return a column as values of Python, floats with as few digits as say which they are.
 
     What is no number is its name: "nan", "inf", "-inf".
@@ -163,8 +164,7 @@ def _plain(column: np.ndarray) -> list[Any]:
         short = column.astype(np.str_).astype(np.float64) if column.itemsize < 8 else column
         odd, values = ~np.isfinite(column), short.astype(object)
         values[odd] = column[odd].astype(np.str_)
-    found: list[Any] = values.tolist()
-    return found
+    return values.tolist()
 
 
 #: Bytes up to which all pieces are joined to one file.
@@ -255,7 +255,7 @@ class Store:
         OSError: it cannot be read or written.
     """
 
-    def __init__(self, folder: Path, manifest: Mapping[str, Any]):
+    def __init__(self, folder: Path, manifest: Values):
         self.folder, self._pieces = folder, folder / "pieces"
         text = json.dumps(manifest, indent=1, ensure_ascii=False, default=str) + "\n"
         if writing.write_first(folder / NAME, text.encode()):
@@ -342,7 +342,7 @@ class Store:
         writing.remove_leftovers(self.folder)
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> Json:
     """Return what the predictions in a folder are.
 
     Raises:
@@ -355,9 +355,9 @@ def read(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _refuse_other(folder: Path, manifest: dict[str, Any]) -> None:
+def _refuse_other(folder: Path, manifest: Json) -> None:
     """Refuse a folder whose predictions are not those of a manifest."""
-    there: Any = reading.read_json(folder / NAME) or {}
+    there = reading.read_json(folder / NAME) or {}
     for name, here in manifest.items():
         if there.get(name) == here:
             continue
@@ -370,5 +370,5 @@ def _refuse_other(folder: Path, manifest: dict[str, Any]) -> None:
                "checkpoint, data and options")  # fmt: skip
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return (value if isinstance(value, str) else json.dumps(value, default=str))[:80]

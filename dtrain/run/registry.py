@@ -10,9 +10,10 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict
 
 from dtrain.files import fields, locks
+from dtrain.files.fields import JsonValue
 from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Follower
@@ -137,7 +138,7 @@ def _changing(rundir: RunDir) -> Iterator[Registry]:
             write_json(rundir.registry, found, lasting=True)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: JsonValue, other: JsonValue) -> bool:
     """Say whether two models, or a model and a promotion, are of the same weights."""
     return bool((one["digest"], one["weights"]) == (other["digest"], other["weights"]))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dtrain.data.encoding import Encoding
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json
 from dtrain.run.folder import RunDir, read_json, write_json
 
 #: Of the examples that are kept beside an exported model: how many, and bytes, at most.
@@ -55,7 +55,7 @@ class Sample:
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
-        arrays: dict[str, Any] = {"rows": np.asarray(self.rows or 0)}
+        arrays: Json = {"rows": np.asarray(self.rows or 0)}
         for role, found in (("inputs", self.inputs), ("outputs", self.outputs)):
             arrays |= {f"{role}/{name}": _packed(value) for name, value in found.items()}
         with path.open("xb") as file:

@@ -5,10 +5,11 @@ Each file is a ``TypedDict``; what it does not name may stand there as well, of 
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading
+from dtrain.files.fields import Json, JsonValue
 
 LARGEST = fields.LARGEST
 #: The latest time that can be shown: the end of the year 9999.
@@ -166,7 +167,7 @@ class Sweep(TypedDict):
     objective_mode: NotRequired[Literal["max", "min"] | None]
     baseline: NotRequired[str | None]
     best: NotRequired[Count | None]
-    course: NotRequired[list[list[Any]]]
+    course: NotRequired[list[list[JsonValue]]]
 
 
 class Slice(TypedDict):
@@ -236,7 +237,7 @@ class _Steps(TypedDict, total=False):
 class Began(TypedDict):
     """What callbacks had set when the run began, and the learning rate then."""
 
-    values: list[dict[str, Any]]
+    values: list[Json]
     learning_rate: Number | None
 
 
@@ -248,7 +249,7 @@ class Position(TypedDict):
     epoch: _Sums
     examples: Count
     steps: _Steps
-    callbacks: list[Any]
+    callbacks: list[JsonValue]
     pending_validation: bool
     began: NotRequired[Began]
     logs: dict[str, Number]
@@ -298,7 +299,7 @@ def glance(path: Path, kind: type[T]) -> T | None:
         return None
 
 
-def check(value: Any, kind: type[T], path: object, field: str = "") -> T:
+def check(value: object, kind: type[T], path: object, field: str = "") -> T:
     """Return ``value``, of the file ``path``, if it is of a ``kind``.
 
     Args:

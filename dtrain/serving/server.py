@@ -35,6 +35,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dtrain.errors import DtrainError, printable
+from dtrain.files.fields import Json
 from dtrain.serving.batching import Batcher
 from dtrain.serving.options import Options
 from dtrain.serving.signature import InferRequest, Invocation, Signature, labels, model_inputs
@@ -203,7 +204,7 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
     async def invocations(body: Invocation) -> Response:
         return await predicted(body)
 
-    async def metadata(model: str) -> dict[str, Any]:
+    async def metadata(model: str) -> Json:
         check(model)
         version, batcher = current.serves
         specs = {"inputs": batcher.signature.inputs, "outputs": batcher.signature.outputs}
@@ -212,20 +213,20 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
             **{role: [spec.metadata for spec in each] for role, each in specs.items()},
         }  # fmt: skip
 
-    async def ready(model: str) -> dict[str, Any]:
+    async def ready(model: str) -> Json:
         check(model)
         return {"name": model, "ready": True}
 
     async def metrics() -> Response:
         return Response(generate_latest(), media_type="text/plain")
 
-    async def live() -> dict[str, Any]:
+    async def live() -> Json:
         return {"live": True, "ready": True}
 
-    async def server() -> dict[str, Any]:
+    async def server() -> Json:
         return {"name": "dtrain", "extensions": []}
 
-    own: Any = {"dependencies": [Depends(_BEARER)]} if token else {}  # for the page alone
+    own: Json = {"dependencies": [Depends(_BEARER)]} if token else {}  # for the page alone
     app.add_api_route("/invocations", invocations, methods=["POST"], **own)
     app.add_api_route("/v2/models/{model}/infer", infer, methods=["POST"], **own)
     app.add_api_route("/v2/models/{model}", metadata, **own)
@@ -241,7 +242,7 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
     return app
 
 
-def _page(api: dict[str, Any]) -> HTMLResponse:
+def _page(api: Json) -> HTMLResponse:
     """Return what an OpenAPI document says as a page that needs nothing of a network."""
     title, text = html.escape(api["info"]["title"]), ""
     for path, methods in api["paths"].items():

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from dtrain.data.encoding import Encoding
 from dtrain.errors import DtrainError, UsageError
+from dtrain.files.fields import Json, JsonValue, Values
 
 #: The protocol's names of types, by TensorFlow's.
 DATATYPES = {
@@ -28,6 +29,8 @@ DATATYPES = {
     "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "BYTES",
 }  # fmt: skip
 _SHOWN = 60  # characters of a value in a message
+#: Values of an input in a request: lists in lists, or an array.
+Cells = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Spec:
         return f"{self.dtype} [{shown}]"
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Json:
         """The description in the protocol, with -1 for open lengths."""
         shape = [-1 if n is None else n for n in self.shape or ()]
         return {"name": self.name, "datatype": DATATYPES[self.dtype], "shape": shape}
@@ -83,7 +86,7 @@ class Signature:
     encoding: Encoding | None = None
 
     @classmethod
-    def of(cls, about: Mapping[str, Any]) -> Signature:
+    def of(cls, about: Values) -> Signature:
         """Return that of :attr:`dtrain.export.sample.Served.about`.
 
         Raises:
@@ -117,7 +120,7 @@ class Signature:
             raise HTTPException(400, f"the inputs have not one number of rows, from 1 on: {shown}")
         return max(rows.values())
 
-    def unknown(self, columns: Mapping[str, Any]) -> dict[str, int]:
+    def unknown(self, columns: Mapping[str, Cells]) -> dict[str, int]:
         """Count the cells of a request that are no categories of the training, by the column."""
         counts = {
             each.name: each.unknown(_flat(columns[each.name])).total()
@@ -126,11 +129,11 @@ class Signature:
         return {name: count for name, count in counts.items() if count}
 
 
-def _flat(cells: Any) -> np.ndarray:
+def _flat(cells: Cells) -> np.ndarray:
     return np.asarray(cells, object).reshape(-1)
 
 
-def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, np.ndarray]:
+def model_inputs(columns: Mapping[str, Cells], signature: Signature) -> dict[str, np.ndarray]:
     """Return the inputs of the model from the named columns of a request.
 
     Args:
@@ -161,7 +164,7 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
     return found
 
 
-def _cells(columns: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
+def _cells(columns: Mapping[str, Cells], encoding: Encoding) -> dict[str, Cells]:
     """Return cells as the model's inputs have them: empty ones, dates and booleans as numbers."""
     cells = {name: _flat(value) for name, value in columns.items()}
     try:
@@ -179,7 +182,7 @@ def _takes(signature: Signature) -> str:
     return f"the model takes {', '.join(found)}"
 
 
-def array(value: Any, spec: Spec) -> np.ndarray:
+def array(value: Cells, spec: Spec) -> np.ndarray:
     """Return nested lists as an array of an input's type and shape.
 
     Raises:
@@ -214,7 +217,7 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     return found
 
 
-def _bytes(value: Any, spec: Spec) -> bytes:
+def _bytes(value: object, spec: Spec) -> bytes:
     try:
         if isinstance(value, dict) and value.keys() == {"b64"}:
             return base64.b64decode(value["b64"], validate=True)
@@ -225,7 +228,7 @@ def _bytes(value: Any, spec: Spec) -> bytes:
     raise spec.refusal(f"it has {json.dumps(value)[:_SHOWN]}")
 
 
-def plain(value: np.ndarray) -> Any:
+def plain(value: np.ndarray) -> JsonValue:
     """Return an output as nested lists; bytes that are not UTF-8 are ``{"b64": ...}``."""
     if value.dtype.kind != "O":
         return (value.astype(np.float32) if value.dtype.name == "bfloat16" else value).tolist()
@@ -264,7 +267,7 @@ class Tensor(BaseModel):
     name: str
     datatype: str
     shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(max_length=32)]
-    data: list[Any]
+    data: list[JsonValue]
 
 
 class Output(BaseModel):
@@ -280,7 +283,7 @@ class InferRequest(BaseModel):
     inputs: list[Tensor]
     outputs: list[Output] = []
 
-    def columns(self, signature: Signature) -> dict[str, Any]:
+    def columns(self, signature: Signature) -> dict[str, Cells]:
         """Return its inputs by name.
 
         Raises:
@@ -305,9 +308,7 @@ class InferRequest(BaseModel):
             columns[each.name] = data.reshape(each.shape).tolist()
         return columns
 
-    def answer(
-        self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None
-    ) -> dict[str, Any]:
+    def answer(self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> Json:
         """Return the answer.
 
         Args:
@@ -334,18 +335,18 @@ class Split(BaseModel):
     """A table of ``/invocations``, as ``DataFrame.to_dict(orient="split")`` writes it."""
 
     columns: list[str | int]
-    data: list[list[Any]]
+    data: list[list[JsonValue]]
 
 
 class Invocation(BaseModel):
     """A request of MLflow's ``/invocations``: one of the four."""
 
     dataframe_split: Split | None = None
-    dataframe_records: list[dict[str, Any]] | None = None
-    instances: list[Any] | None = None
-    inputs: dict[str, Any] | list[Any] | None = None
+    dataframe_records: list[Json] | None = None
+    instances: list[JsonValue] | None = None
+    inputs: Json | list[JsonValue] | None = None
 
-    def columns(self, signature: Signature) -> dict[str, Any]:
+    def columns(self, signature: Signature) -> dict[str, Cells]:
         """Return its columns by name.
 
         Raises:
@@ -363,7 +364,7 @@ class Invocation(BaseModel):
             return {name: [row[at] for row in data] for at, name in enumerate(names)}
         if isinstance(self.inputs, dict):
             return self.inputs
-        rows: list[Any] = self.dataframe_records or self.instances or self.inputs or []
+        rows: list[JsonValue] = self.dataframe_records or self.instances or self.inputs or []
         if rows and isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
             names = list(rows[0])
             for at, row in enumerate(rows):
@@ -374,9 +375,7 @@ class Invocation(BaseModel):
             return model_inputs({}, signature)  # says which names are missing
         return {signature.inputs[0].name: rows}
 
-    def answer(
-        self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None
-    ) -> dict[str, Any]:
+    def answer(self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> Json:
         """Return the answer: the only output, or an object of all by name."""
         values = {name: plain(value) for name, value in outputs.items()}
         answer = {"predictions": values if len(values) > 1 else next(iter(values.values()))}

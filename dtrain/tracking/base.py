@@ -7,13 +7,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dtrain.config import targets
 from dtrain.config.fields import key_of
 from dtrain.config.schema.running import MLflow
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 from dtrain.run.registry import Promotion
@@ -82,7 +83,7 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[Json]) -> None:
         """Write events of the journal; what is there already is not written again."""
 
     @abstractmethod
@@ -90,7 +91,7 @@ class Tracker(ABC):
         """Record how the run ended: ``FINISHED``, ``FAILED`` or ``KILLED``, and when."""
 
     def add(  # the status and the end of most are set by the last call
-        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
+        self, run: TrackedRun, events: list[Json], ended: tuple[float, str, float]
     ) -> None:
         """Write events of a run that has ended, and leave how it ended as it is.
 
@@ -113,8 +114,7 @@ class Tracker(ABC):
             NotPromoted: the condition does not hold.
             UsageError: there are no models here, or the condition is none.
         """
-        refuse("tracking", "keeps no models", type(self).__name__, accepted="tracking=mlflow",
-               typed="tracking=mlflow")  # fmt: skip
+        refuse("tracking", "keeps no models", type(self).__name__)
 
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""

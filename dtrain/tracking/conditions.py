@@ -76,11 +76,9 @@ def _parsed(part: str, text: str) -> Condition:
     except ValueError:
         number = math.nan
     if found is None or operand == "@" or math.isnan(number):
-        refuse(
-            "if", "is no condition (a shell takes > and < for itself, without quotes)", text,
-            accepted="METRIC, one of >= <= == > <, and @ALIAS or a number; several with 'and' "
-            "between", typed="'if=val_accuracy>=@champion'",
-        )  # fmt: skip
+        refuse("if", "is no condition (a shell takes > and < for itself, without quotes)", text,
+               accepted="METRIC, one of >= <= == > <, and @ALIAS or a number; several with 'and'",
+               typed="'if=val_accuracy>=@champion'")  # fmt: skip
     alias = operand[1:] if operand.startswith("@") else None
     return Condition(found[1], found[2], alias, number)
 
@@ -97,12 +95,9 @@ def check_metrics(conditions: list[Condition], known: Mapping[str, Measured]) ->
     """
     for each in conditions:
         if each.metric not in known:
-            refuse(
-                "if", f"the checkpoint has no number {each.metric!r} of known data", each,
-                accepted=", ".join(sorted(known)) or "metrics of the run's validation, and what "
-                "evaluate "
-                "has added", hint="python -m dtrain evaluate RUN, which adds test/NAME",
-            )  # fmt: skip
+            refuse("if", f"the checkpoint has no number {each.metric!r} of known data", each,
+                   accepted=", ".join(sorted(known)) or "what validation and evaluate have added",
+                   hint="python -m dtrain evaluate RUN, which adds test/NAME")  # fmt: skip
 
 
 def failure(condition: Condition, own: Measured, other: Other | None) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.tree import Config
+from dtrain.files.fields import Json
 from dtrain.run import evaluations, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json
@@ -53,14 +54,10 @@ class Delivery:
     """
 
     def __init__(
-        self,
-        place: str,
-        deliver: Callable[[tuple[str, float] | None], bool],
-        doubt: Callable[[], None],
-        warn: Callable[[str], None],
-        prepare: Callable[[], None] = lambda: None,
-        name: str = "tracking",
-    ):
+        self, place: str, deliver: Callable[[tuple[str, float] | None], bool],
+        doubt: Callable[[], None], warn: Callable[[str], None],
+        prepare: Callable[[], None] = lambda: None, name: str = "tracking",
+    ):  # fmt: skip
         self._place, self._name = place, name
         self._prepare = prepare
         self._deliver = deliver
@@ -168,20 +165,16 @@ class RunDelivery:
     """
 
     def __init__(
-        self,
-        tracker: Tracker,
-        run: TrackedRun,
-        warn: Callable[[str], Any],
+        self, tracker: Tracker, run: TrackedRun, warn: Callable[[str], None],
         past: Collection[float] = (),
-    ):
+    ):  # fmt: skip
         self._tracker = tracker
         self._run = run
         self._follower = Follower(run.rundir.journal)
-        self._ahead = Follower(
-            run.rundir.journal
-        )  # looks whether training has begun, and keeps nothing
+        # Looks whether training has begun, and keeps nothing.
+        self._ahead = Follower(run.rundir.journal)
         self._evaluated = Follower(run.rundir.evaluated)  # by other commands
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[Json] = []
         self._began = False
         self._past = past
         self._started = time.time()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dtrain.files.fields import Json
 from dtrain.tracking.base import TrackedRun, Tracker
 
 
@@ -18,7 +17,7 @@ class NoTracker(Tracker):
     def open(self, run: TrackedRun, started: float) -> None:
         """Nothing to do."""
 
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[Json]) -> None:
         """Nothing to do."""
 
     def close(self, status: str, ended: float) -> None:

@@ -86,7 +86,7 @@ def test_the_same_command_again_goes_on(
         assert refused.code == 2, refused.output
         assert (
             f"error: resume={stopped.rundir.path}: the command of process {os.getpid()} is at work "
-            f"in it; accepted: a folder that no command works on; "
+            f"in it; accepted: a path, or null; "
             f"hint: kill {os.getpid()} to stop and save it, or wait\n"
         ) in refused.output
     os.close(lock)
@@ -137,7 +137,7 @@ def test_not_for_a_sweep(dtrain, tmp_path: Path) -> None:
     run = dtrain("-m", *QUICK, "resume=auto", "seed=1,2")
     assert run.code == 2, run.output
     assert (
-        "error: resume=auto: is for a single run; accepted: a command without -m, or "
-        "sweep.resume=DIR to resume a sweep; hint: "
+        "error: resume=auto: is for a single run; accepted: a path, or null; "
+        "hint: sweep.resume=outputs/multirun/DATE/TIME_NAME"
     ) in run.output
     assert not list(tmp_path.glob("outputs/**/config.yaml"))

@@ -165,7 +165,7 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (("strategy=multiworker",), "a worker of predict is one process by itself"),
+        (("strategy=multiworker",), "type: strategy=one_device"),
         (("checkpoint=7777",), "the run has no such checkpoint"),
         (("checkpoint=all",), "means several checkpoints"),
         (("weights=ema",), "has no averages of its weights"),

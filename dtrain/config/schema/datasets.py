@@ -1,14 +1,13 @@
 """The keys of datasets: the parameters of the function that an option names, and those of all."""
 
 import contextlib
-import re
-from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
+from annotated_types import MinLen
+from pydantic import BeforeValidator, Field, model_validator
 
 from dtrain.config.fields import (
-    CHARACTERS,
     LARGE,
     MANY,
     Amount,
@@ -18,66 +17,29 @@ from dtrain.config.fields import (
     Group,
     Index,
     Line,
+    Node,
     Path,
     Plain,
+    Positive,
     Seed,
     Shape,
     Target,
     Width,
     items,
-    line_problem,
-    mapping_problem,
-    node_problem,
-    range_problem,
+    matching,
     scope,
-    short,
     target,
     within,
 )  # fmt: skip
 
 _FILES = 1_000_000  # files or columns that one key may name
-_KINDS = ("number", "boolean", "date", "category", "text", "skip")
+_Names = Line | Annotated[list[Line], items(1, _FILES)]
+_ByName = Annotated[dict[Line, _Names], MinLen(1)]
+_Size = Annotated[int, within(1, 16_384)]
 #: Dates as ``strptime`` reads them.
-_DATE = re.compile(r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}")
-
-
-def _one_or_list(
-    accepted: str, why: Callable[[Plain], str | None], most: int, example: str
-) -> Form:
-    """Return the form of what is in order, or of a list of such."""
-
-    def problem(value: Plain) -> str | None:
-        return _list_problem(value, why, most) if isinstance(value, list) else why(value)
-
-    return Form(accepted, problem, example)
-
-
-def _list_problem(
-    value: list[Plain], why: Callable[[Plain], str | None], most: int, least: int = 1
-) -> str | None:
-    if not least <= len(value) <= most:
-        return f"has {len(value)} items"
-    return next((f"{short(each)} {wrong}" for each in value if (wrong := why(each))), None)
-
-
-def _by_name(
-    accepted: str, why: Callable[[Plain], str | None], example: str, places: bool = False
-) -> Form:
-    """Return the form of a mapping from names, of which none has null."""
-
-    def problem(value: Plain) -> str | None:
-        if not isinstance(value, dict) or None in value.values():
-            return f"is no mapping: {accepted}"
-        return mapping_problem(value, why, places)
-
-    return Form(accepted, problem, example)
-
-
-def _columns(value: Plain) -> str | None:
-    """Say why ``value`` cannot name columns: one, a list of them, or such by names of inputs."""
-    if isinstance(value, dict):
-        return "is no mapping" if None in value.values() else mapping_problem(value, _columns)
-    return _NAMES.problem(value)
+_DATE = matching("a form of dates", r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}",
+                 "is no kind, and no form of dates", 1000)  # fmt: skip
+Kind = Literal["number", "boolean", "date", "category", "text", "skip"]
 
 
 def _separator(value: Plain) -> str | None:
@@ -98,128 +60,113 @@ def _encoding(value: Plain) -> str | None:
     return None
 
 
-def _sizes(least: int, most: int, high: int) -> Callable[[Plain], str | None]:
-    """Return what says why a value is no list of so many whole numbers from 1."""
-
-    def problem(value: Plain) -> str | None:
-        if not isinstance(value, list):
-            return "is not a list"
-        return _list_problem(value, lambda n: range_problem(n, 1, high, whole=True), most, least)
-
-    return problem
-
-
-def _padding(value: Plain) -> str | None:
-    if not isinstance(value, dict) or not value.keys() <= {"length", "buckets", "value"}:
-        return "has other keys than length, buckets and value"
-    if ("length" in value) == ("buckets" in value):
-        return "has not one of length and buckets"
-    lengths = value["buckets"] if "buckets" in value else [value["length"]]
-    problem = _sizes(1, 1000, MANY)(lengths)
-    if problem is not None:
-        return f"has wrong lengths ({problem})"
-    filling = value.get("value", 0)
-    if isinstance(filling, str):
-        problem = line_problem(filling) if filling else None
-    elif not isinstance(filling, bool):
-        problem = range_problem(filling, -LARGE, LARGE)
-    return problem and f"has a wrong value ({problem})"
-
-
-def _feature(value: Plain) -> str | None:
-    """Say why ``value`` cannot declare a feature of ``tf.train.Example``."""
-    if not isinstance(value, dict) or not {"dtype"} <= value.keys() <= {"dtype", "shape"}:
-        return "is not a dtype, and perhaps a shape"
-    if value["dtype"] not in ("string", "int64", "float32"):
-        return "has a dtype that is none of string, int64, float32"
-    shape = [] if value.get("shape") is None else value["shape"]
-    if isinstance(shape, list) and shape[:1] == [None]:  # a length that differs
-        shape = shape[1:]
-    problem = _sizes(0, 8, MANY)(shape)
-    return problem and f"has a wrong shape ({problem})"
-
-
-def _split_by(value: Plain) -> str | None:
-    if isinstance(value, str):
-        return None if value in ("random", "classes") else "is neither random nor classes"
-    if not isinstance(value, dict) or not {"by"} <= value.keys() <= {"by", "ordered"}:
-        return "is not {by: COLUMN}"
-    if not isinstance(value.get("ordered", True), bool):
-        return "has no true or false for ordered"
-    return line_problem(value["by"])
-
-
-def _cell(value: Plain) -> str | None:
-    is_cell = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return None if is_cell and len(str(value)) <= 1000 else "is no text, and no number"
-
-
-def _kind(value: Plain) -> str | None:
-    fits = value in _KINDS or (isinstance(value, str) and _DATE.fullmatch(value))
-    return None if fits else f"is none of {', '.join(_KINDS)}"
-
-
-def _kinds(value: Plain) -> str | None:
+def _kinds(value: Plain) -> Plain:
+    """Return kinds by column, also of a text of YAML, in which a column may have any name."""
     if isinstance(value, str):
         with contextlib.suppress(yaml.YAMLError):
-            value = yaml.safe_load(value)
-    return _KINDS_BY_COLUMN.problem(value)
+            return yaml.safe_load(value)
+    return value
 
 
-_NAMES = _one_or_list("", line_problem, _FILES, "")
-_KINDS_BY_COLUMN = _by_name("kinds by column", _kind, "", places=True)
+class Padding(Group, scope="data"):
+    """Lengths of one input."""
+
+    length: Count | None = None
+    """The one length of its rows."""
+    buckets: Annotated[list[Count], items(1, 1000)] | None = None
+    """Several, of which a batch has the least that is enough."""
+    value: Annotated[float, within(-LARGE, LARGE)] | bool | str = 0
+    """What stands behind the end of a row."""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if (self.length is None) == (self.buckets is None):
+            raise ValueError("has not one of length and buckets")
+        return self
+
+
+class Feature(Group, scope="data"):
+    """A feature of ``tf.train.Example``."""
+
+    dtype: Literal["string", "int64", "float32"]
+    """Type of its numbers."""
+    shape: Annotated[list[Count | None], items(0, 8)] | None = None
+    """Its sizes; null for the first one is a length that differs."""
+
+    @model_validator(mode="after")
+    def _has_a_size(self) -> Self:
+        if None in (self.shape or [])[1:]:
+            raise ValueError("has a shape with null behind its first size")
+        return self
+
+
+class SplitColumn(Group, scope="data"):
+    """A column whose values stay together."""
+
+    by: Line
+    """Name of the column."""
+    ordered: bool = True
+    """Its last values are held out, and not some at random."""
+
+
 Files = Annotated[
-    Plain,
-    _one_or_list("a path, a pattern such as shards/*.parquet, or a list of them",
-                 lambda value: line_problem(value, CHARACTERS), _FILES, "FILE"),
-]  # fmt: skip
+    Path | Annotated[list[Path], items(1, _FILES)],
+    Form("a path, a pattern such as shards/*.parquet, or a list of them", example="FILE"),
+]
 ColumnNames = Annotated[
-    Plain, Form("a column, a list of columns, or columns by name", _columns, "COLUMN")
+    _Names | Annotated[dict[Line, _Names | _ByName], MinLen(1)],
+    Form("a column, a list of columns, or columns by name", example="COLUMN"),
 ]
 Arrays = Annotated[
-    Plain,
-    Form("the name of an array, a list of such, or names by input or output", _columns, "NAME"),
+    _Names | Annotated[dict[Line, _Names | _ByName], MinLen(1)],
+    Form("the name of an array, a list of such, or names by input or output", example="NAME"),
 ]
 Images = Annotated[
-    Plain, _by_name("sizes of images by column", _sizes(3, 3, 16_384), "{image: [64, 64, 3]}")
+    dict[Line, Annotated[list[_Size], items(3, 3)]], MinLen(1),
+    Form("sizes of images by column", example="{image: [64, 64, 3]}"),
+]  # fmt: skip
+SplitBy = Annotated[
+    Literal["random", "classes"] | SplitColumn,
+    Form("random, classes, or {by: COLUMN}", example="classes"),
 ]
-SplitBy = Annotated[Plain, Form("random, classes, or {by: COLUMN}", _split_by, "classes")]
 Encoding = Annotated[str, Form("an encoding that Python knows", _encoding, "cp1252")]
 SkipRows = Annotated[
-    Plain,
-    _one_or_list("a number of lines, or a list of the numbers of lines",
-                 lambda value: range_problem(value, 1, LARGE), 1000, "1"),
-]  # fmt: skip
+    Count | Annotated[list[Count], items(1, 1000)],
+    Form("a number of lines, or a list of the numbers of lines", example="1"),
+]
 Separator = Annotated[str, Form("one character, or tab", _separator, "';'")]
 Members = Annotated[
-    Plain,
-    _by_name("nodes with _target_, by name", node_problem,
-             "{a: {_target_: dtrain.datasets.digits}}"),
+    dict[Line, Node], MinLen(1),
+    Form("nodes with _target_, by name", example="{a: {_target_: dtrain.datasets.digits}}"),
 ]  # fmt: skip
 Weights = Annotated[
-    Plain,
-    _by_name("numbers above 0, by name", lambda value: range_problem(value, 0, LARGE, above=True),
-             "{NAME: 1.0}"),
-]  # fmt: skip
+    dict[Line, Positive], MinLen(1), Form("numbers above 0, by name", example="{NAME: 1.0}")
+]
 #: Of several inputs without names the places are numbers.
 Pad = Annotated[
-    Plain, _by_name("lengths by input", _padding, "{tokens: {length: 128}}", places=True)
-]
+    dict[int | Line, Padding], MinLen(1),
+    Form("lengths by input", example="{tokens: {length: 128}}"),
+]  # fmt: skip
 Features = Annotated[
-    Plain,
-    _by_name("types of features by name; null in a shape is a length that differs", _feature,
-             "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}"),
+    dict[Line, Feature], MinLen(1),
+    Form("types of features by name; null in a shape is a length that differs",
+         example="{image: {dtype: string}, x: {dtype: float32, shape: [8]}}"),
 ]  # fmt: skip
 Kinds = Annotated[
-    Plain, Form("kinds or forms by column", _kinds, "{city: category, note: text, id: skip}")
-]
-Cells = Annotated[list[Annotated[Plain, Form("a text or a number", _cell, "'?'")]], items(1, 1000)]
-ImageSize = Annotated[list[Annotated[int, within(1, 16_384)]], items(2, 2)]
-Augment = Annotated[
-    Plain,
-    _one_or_list("a node with _target_, or a list of them", node_problem, 1000,
-                 "[{_target_: keras.layers.RandomFlip}]"),
+    dict[int | Line, Kind | Annotated[str, _DATE]], MinLen(1), BeforeValidator(_kinds),
+    Form("kinds or forms by column", example="{city: category, note: text, id: skip}"),
 ]  # fmt: skip
+Cells = Annotated[
+    list[Annotated[str, Field(max_length=1000)] | int | float], items(1, 1000),
+    Form("a list of texts and numbers", example="['?', -999]"),
+]  # fmt: skip
+ImageSize = Annotated[list[_Size], items(2, 2)]
+Augment = Annotated[
+    Node | Annotated[list[Node], items(1, 1000)],
+    Form(
+        "a node with _target_, or a list of them", example="[{_target_: keras.layers.RandomFlip}]"
+    ),
+]
 
 
 class Dataset(Group, scope="data"):

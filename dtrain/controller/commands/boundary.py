@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
         missing = re.match(r"the following arguments are required: ([^,\s]+)", message)
         if missing is not None:
-            return UsageError(missing[1], "is missing", accepted=usage, typed=latest.hint(command))
+            return UsageError(missing[1], "is missing", accepted=usage, hint=latest.hint(command))
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE

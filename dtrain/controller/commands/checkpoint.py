@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from dtrain import errors
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, printable, refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.run.checkpoint import best_of, store, writer
 from dtrain.run.checkpoint.format import MANIFEST, STATE, load, read_manifest
@@ -50,7 +50,7 @@ def _list(folder: Path, one: Path | None) -> int:
     paths, problems = store.candidates(folder) if one is None else ([one], [])
     last = None if one is not None or problems else store.committed(folder)
     rows: dict[Path, str] = {}
-    metas: dict[int, dict[str, Any]] = {}
+    metas: dict[int, Json] = {}
     for path in paths:
         step, rows[path] = _step(path), "sound"
         try:
@@ -109,8 +109,7 @@ def show(path: Path) -> int:
     ):
         return _list(path, None)
     problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
-    refuse("PATH", problem, path,
-           accepted="a run folder, its checkpoints folder, or one checkpoint in it",
+    refuse("PATH", problem, path, accepted="a run folder, its checkpoints folder, or one of these",
            hint="python -m dtrain checkpoint outputs/DATE/TIME_NAME")  # fmt: skip
 
 

@@ -54,8 +54,7 @@ def _parser() -> Parser:
 
 def _found(given: argparse.Namespace) -> Comparison:
     if "" in given.runs:  # a variable of the shell that is not set; it would be read as .
-        refuse("PATH_OR_RUN_ID", "is empty", "",
-               accepted="a folder or a run's id; . for the current folder",
+        refuse("PATH_OR_RUN_ID", "is empty", "", accepted="a folder (. is this one) or a run's id",
                typed="python -m dtrain compare outputs")  # fmt: skip
     ids = [each for each in given.runs if load_tracked.is_id(each)]
     folders = [Path(each) for each in given.runs if each not in ids]
@@ -71,8 +70,7 @@ def _bits(given: argparse.Namespace) -> int:
     runs = [RunDir(each) for each in given.runs]
     if len(runs) != 2 or not all(run.journal.is_file() for run in runs):
         refuse("--bits", "compares two run folders", " ".join(given.runs),
-               accepted="two folders that runs printed as their run folders",
-               typed="python -m dtrain compare --bits ONE OTHER")  # fmt: skip
+               hint="python -m dtrain compare --bits ONE OTHER")  # fmt: skip
     lines, same = bits.report(runs[0], runs[1])
     print(*lines, sep="\n")
     return errors.OK if same else errors.FAILED

@@ -27,6 +27,7 @@ from dtrain.controller.terminal.progress import Activity
 from dtrain.controller.validate import check_address
 from dtrain.errors import printable, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
 
@@ -79,7 +80,7 @@ class Data(cli.OneConfiguration):
     def __init__(self, given: argparse.Namespace):
         self._given = given
         self._activity = Activity()
-        self._pictures: dict[str, Any] | None = None
+        self._pictures: Json | None = None
         self._printed = False  # a part of the report
 
     def job(self, node: Any) -> int:
@@ -129,7 +130,7 @@ class Data(cli.OneConfiguration):
         print(*([""] if self._printed else []), *map(printable, lines), sep="\n", flush=True)
         self._printed = True
 
-    def _draw(self, path: Path, pictures: dict[str, Any]) -> None:
+    def _draw(self, path: Path, pictures: Json) -> None:
         self._activity.begin(f"drawing {path}")
         from dtrain.controller.terminal.pictures import sheet
 
@@ -150,8 +151,7 @@ def _check(path: Path | None) -> None:
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     if problem is not None:
-        refuse("--images", problem, path, accepted="a file FILE.png in a folder that is there",
-               hint="--images FILE.png")  # fmt: skip
+        refuse("--images", problem, path, hint="--images FILE.png in a folder that is there")
 
 
 def main(arguments: list[str] | None = None) -> int:

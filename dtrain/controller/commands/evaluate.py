@@ -15,6 +15,7 @@ from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.terminal import report
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
 from dtrain.run.follow import Followed
@@ -23,7 +24,7 @@ from dtrain.run.follow import Followed
 class EvaluateJob(DerivedJob):
     """Evaluates checkpoints of a run."""
 
-    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+    def found(self, events: list[Json]) -> Json:
         """Return the evaluations, and how many examples they are of."""
         found = [
             {name: value for name, value in event.items() if name not in ("event", "time")}
@@ -33,7 +34,7 @@ class EvaluateJob(DerivedJob):
         done = sum(each["examples"] for each in found if not each.get("already"))
         return {"evaluated_examples": done, "evaluations": found}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         for each in found["evaluations"]:
             if each.get("confusion") and not each.get("already"):
                 self._draw(self._rundir.path / each["confusion"], f"step {each['step']}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,11 @@ class Export(OfModel):
         self._formats = list(dict.fromkeys(names))
         if unknown := [name for name in names if name not in FORMATS]:
             name, near = unknown[0], nearest(unknown[0], FORMATS)
-            refuse(
-                "to", "is no format", name,
-                accepted=f"{', '.join(FORMATS)}, several with commas between",
-                **(suggest.corrected("to", name) or {"hint": f"to={near or 'FORMAT'}"}),
-            )  # fmt: skip
+            advice: Mapping[str, str | None] = suggest.corrected("to", name) or {
+                "typed": near and f"to={near}", "hint": "to=FORMAT"
+            }  # fmt: skip
+            refuse("to", "is no format", name,
+                   accepted=f"{', '.join(FORMATS)}, with commas between", **advice)  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""

@@ -109,12 +109,9 @@ def at_address(command: ModuleType, given: list[str]) -> int:
         if "follow=true" in words:
             for word in filter(addresses.is_far, words):
                 if remote.is_unfinished_copy(_run_of(Path(word).absolute())):
-                    refuse(
-                        "follow",
-                        f"{word} is a copy, which does not change, of a run that another machine "
-                        "trains", "true", accepted="the folder in which that machine trains it",
-                        hint="the same command without follow=true, again when there is more",
-                    )  # fmt: skip
+                    refuse("follow", f"{word} is a copy of a run that another machine trains",
+                           "true", accepted="the folder in which that machine trains it",
+                           hint="no follow=true, again when there is more")  # fmt: skip
     except UsageError as error:
         return boundary.report(error, "")
     code = int(command.main(words))

@@ -21,7 +21,9 @@ from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine, check_workers
+from dtrain.controller.result import last
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
@@ -45,10 +47,8 @@ class PredictJob(DerivedJob):
         """
         cluster, workers = planned.cluster, int(config.action["workers"])
         if len(cluster.tasks) > cluster.together:
-            refuse("strategy", f"has {len(cluster.tasks)} processes that share "
-                   "each batch, and a worker of predict is one process by itself",
-                   config.strategy.name,
-                   accepted="a strategy of one process, and any number of workers",
+            refuse("strategy", f"has {len(cluster.tasks)} processes, and a worker is one",
+                   config.strategy.name, accepted="one of one process, and any number of workers",
                    typed="strategy=one_device")  # fmt: skip
         task, replicas = cluster.chief, cluster.replicas // cluster.together
         check_workers(workers, cluster, machine)
@@ -74,13 +74,13 @@ class PredictJob(DerivedJob):
         DerivedJob.show(config, planned, folder)
         print(f"predictions: {short(Path(config.action['to']))}")
 
-    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+    def found(self, events: list[Json]) -> Json:
         """Return where the predictions are, and how many."""
-        end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
+        end = last(events, "end")
         names = ("predictions", "file", "rows", "pieces", "done", "own_rows")
         return {name: end.get(name) for name in names}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         super()._print_end(found, shipped)
         if found["predictions"] is not None:
             place, done = Path(found["predictions"]), f"{found['rows']:,} rows"
@@ -108,18 +108,15 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
-        if (
-            config.launcher["_target_"] in _CHOICES
-        ):  # each of several commands is a worker by itself
+        # Each of several commands is a worker by itself.
+        if config.launcher["_target_"] in _CHOICES:
             names = Launcher.model_fields.keys() - {"target_"}
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node(shared, _target_=_LOCAL)
         launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
-            refuse("launcher",
-                   "starts tasks that share each batch, and a worker of predict is by itself",
-                   "env",
-                   accepted="the command on each host, with one folder that all of them share",
+            refuse("launcher", "starts tasks that share a batch, and a worker is by itself", "env",
+                   accepted="the command on each host, with a folder that all share",
                    hint="launcher=local to=FOLDER shard=0/2")  # fmt: skip
         if config.hardware.intra_op_threads is None:
             # The bits of a batch may depend on how many threads share it: each has one.

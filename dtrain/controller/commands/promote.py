@@ -54,7 +54,7 @@ class Promote(OfModel):
         conditions.parse(self._words["if"] or "")
         for word, form in (("name", REGISTERED), ("alias", ALIAS)):
             value = self._words[word]
-            problem = None if value is None else form.problem(value)
+            problem = None if value is None else form.why_not(value)
             if problem is not None:
                 refuse(word, problem, value, accepted=form.accepted.removeprefix("null, or "),
                        typed=f"{word}={form.example}")  # fmt: skip
@@ -62,11 +62,9 @@ class Promote(OfModel):
             refuse("alias", "is what is to name the model", "(none)", accepted=ALIAS.accepted,
                    typed="alias=champion")  # fmt: skip
         if (self.rundir.path / "sweep.json").is_file():
-            refuse(
-                "RUN", "is a sweep, and a model is of one job", self._run,
-                accepted="the folder of a job",
-                hint=f"python -m dtrain promote {short(self.rundir.path / '0')} alias=...",
-            )  # fmt: skip
+            refuse("RUN", "is a sweep, and a model is of one job", self._run,
+                   hint=f"python -m dtrain promote {short(self.rundir.path / '0')} "
+                   "alias=...")  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export, log, register and promote, and return the exit code."""
@@ -169,7 +167,6 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
     if lock is None:
         if not there:
             refuse("RUN", "is at work, and MLflow does not have it yet", rundir.path,
-                   accepted="a run that has trained for some seconds, and its own store",
                    hint="the same command in a while")  # fmt: skip
         return
     try:

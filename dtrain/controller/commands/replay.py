@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dtrain
 from dtrain import errors
@@ -92,8 +91,8 @@ def read(typed: str) -> State:
         DamagedFile: a file of it cannot be used.
     """
 
-    def refused(problem: str, accepted: str, hint: str = _EXAMPLE) -> UsageError:
-        return UsageError("RUN", problem, typed, accepted=accepted, typed=hint)
+    def refused(problem: str, accepted: str, **words: str) -> UsageError:
+        return UsageError("RUN", problem, typed, accepted=accepted, **(words or {"hint": _EXAMPLE}))
 
     rundir = RunDir(typed)
     if not rundir.path.is_dir():
@@ -116,13 +115,13 @@ def read(typed: str) -> State:
             "its code and its overrides are not signed by you, and replay would run them",
             "a run of your own, or code that you have read in its "
             f"{state.folder.relative_to(rundir.path)} and trust",
-            f"DTRAIN_TRUST={state.name} python -m dtrain replay {shlex.quote(typed)}",
+            typed=f"DTRAIN_TRUST={state.name} python -m dtrain replay {shlex.quote(typed)}",
         )
     if record["tree"] is None:
         raise refused(
             f"its code was not recorded: {next(iter(record['notes']), 'git gave none')}",
             "a run that was started in a working tree of git, with a commit",
-            "git init there, and a first commit, before the next run",
+            hint="git init there, and a first commit, before the next run",
         )
     private.accept("RUN", typed, command, [])  # no option of the command line is among them
     given_modules.offer(rundir.path, overrides, True)
@@ -165,12 +164,9 @@ def worktree(state: State, tree: Tree) -> Iterator[Path]:
         if problem is None and patch:
             problem = _git(path, "apply", "--binary", "--whitespace=nowarn", "-", data=patch)
         if problem is not None:
-            refuse(
-                "RUN", f"its code at commit {commit[:12]} cannot be built again ({problem})",
-                state.typed,
-                accepted="a run whose commit is in its repository, or in the current one",
-                hint="git fetch in a clone of it, and the command again from there",
-            )  # fmt: skip
+            refuse("RUN", f"its code at commit {commit[:12]} cannot be built again ({problem})",
+                   state.typed,
+                   hint="git fetch in a clone of it, and the command there")  # fmt: skip
         yield path
     finally:
         if path.exists() and (refusal := _git(source, "worktree", "remove", "--force", str(path))):
@@ -217,7 +213,7 @@ def link_data(paths: Iterable[str], then: Path, now: Path) -> list[str]:
     return linked
 
 
-def _texts(node: Any) -> Iterator[str]:
+def _texts(node: object) -> Iterator[str]:
     """Yield the texts of a node."""
     if isinstance(node, dict | list):
         for each in node.values() if isinstance(node, dict) else node:

@@ -33,6 +33,7 @@ from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import forkserver
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
@@ -102,7 +103,7 @@ class _Command:
         print("stopped", flush=True)
         return errors.OK
 
-    def _lines(self, name: str, number: str, about: dict[str, Any]) -> list[str]:
+    def _lines(self, name: str, number: str, about: Json) -> list[str]:
         host, port = self.listener.getsockname()[:2]
         where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         compared = "not compared: no examples are stored with it"
@@ -183,10 +184,10 @@ def _listening(given: str, options: Options) -> socket.socket:
     except OSError as error:
         problem = f"cannot be used ({str(error.strerror).partition(' (')[0]})"
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            key, value, accepted, hint = "port", str(port), "a free port; 0 for any", "port=0"
-            raise UsageError(key, problem, value, accepted=accepted, typed=hint) from None
-        accepted = "an address of this machine"
-        raise UsageError("host", problem, host, accepted=accepted, typed="host=127.0.0.1") from None
+            raise UsageError("port", problem, port, accepted="a free port",
+                             typed="port=0") from None  # fmt: skip
+        raise UsageError("host", problem, host, accepted="an address of this machine",
+                         typed="host=127.0.0.1") from None  # fmt: skip
 
 
 def _options(values: dict[str, str]) -> Options:
@@ -201,18 +202,15 @@ def _options(values: dict[str, str]) -> Options:
         first = error.errors()[0]
         word, problem = str(first["loc"][0]), f"{first['msg'][:1].lower()}{first['msg'][1:]}"
         default = f"{word}={str(Options.model_fields[word].default).lower()}"
-        raise UsageError(word, problem, values[word], accepted=f"such as {default}",
-                         typed=default) from None  # fmt: skip
+        raise UsageError(word, problem, values[word], typed=default) from None
 
 
 def _serve(given: str, rest: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
     if not is_model and not path.is_dir():
-        refuse(
-            "MODEL", "is no run folder, no model of a registry and no export", path,
-            accepted="a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a "
-            "model.pt2", hint="python -m dtrain serve outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse("MODEL", "is no run folder, no model of a registry and no export", path,
+               accepted="a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a "
+               "model.pt2", hint="python -m dtrain serve outputs/DATE/TIME_NAME")  # fmt: skip
     is_run = not is_model and Folder(path).newest() is None
     foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else [_STORE])]
     words = [word for word in WORDS if word not in foreign]
@@ -228,12 +226,9 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
             forkserver.guess(task_environment(hashing="random"))
             model = Registered(given, options.uri)
             if options.follow and model.alias is None:
-                refuse(
-                    "follow", f"{given} is always the same version", "true",
-                    accepted="an alias, which moves",
-                    typed=f"python -m dtrain serve models:/{model.name or 'NAME'}@champion "
-                    "follow=true",
-                )  # fmt: skip
+                refuse("follow", f"{given} is always the same version, which no alias moves",
+                       "true", hint=f"python -m dtrain serve models:/{model.name or 'NAME'}@ALIAS "
+                       "follow=true")  # fmt: skip
             command.activity.begin("asking MLflow, whose import takes 2 to 10 s")
             return command.run(model.name or "model", OfRegistry(model, own), model.version())
         whole = path.resolve()
@@ -326,7 +321,7 @@ class Server:
         self.version: Version | None = None
         self._deaths = 0
 
-    def load(self, version: Version) -> dict[str, Any]:
+    def load(self, version: Version) -> Json:
         """Have a version serve, beside which the one before goes on until then.
 
         Returns:
@@ -339,7 +334,7 @@ class Server:
         asked = {"version": version.number, "path": str(version.path)}
         try:
             process.link.send_bytes(json.dumps(asked).encode())
-            about: dict[str, Any] = json.loads(process.link.recv_bytes())
+            about: Json = json.loads(process.link.recv_bytes())
         except (EOFError, OSError):
             raise DtrainError("its process died while it was loaded") from None
         if "failed" in about:

@@ -64,8 +64,7 @@ def sync(path: str, to: str | None = None) -> str:
         if shipping.is_run(rundir)
     ]
     if not configs:
-        refuse("RUN_DIR", "is not a run folder", path,
-               accepted="a folder with config.yaml and journal.jsonl",
+        refuse("RUN_DIR", "is not a run folder, with config.yaml and journal.jsonl", path,
                hint="python -m dtrain sync outputs/DATE/TIME_NAME")  # fmt: skip
     tracker = make_tracker(configs[-1][1])
     address = str(tracker.address)
@@ -81,11 +80,7 @@ def sync(path: str, to: str | None = None) -> str:
 
 
 def _ship(config: Config, rundir: RunDir) -> None:
-    lock = rundir.lock()
-    if lock is None:
-        refuse("RUN_DIR", f"the command of process {rundir.holder()} is at work in it", rundir.path,
-               accepted="a run that has ended",
-               hint=f"python -m dtrain sync {rundir.path} when it has ended")  # fmt: skip
+    lock = folders.lock(rundir, "RUN_DIR")
     try:
         tracker = make_tracker(config)
         passed = ship_folder(tracker, config, rundir)

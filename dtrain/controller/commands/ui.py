@@ -83,11 +83,9 @@ def comparison(store: Path, address: str) -> str:
         UsageError: there is no store, or it is damaged.
     """
     if not store.is_file():
-        refuse(
-            "--output-dir", "holds no tracking store (mlflow.db)", store.parent,
-            accepted="the output_dir of tracked runs",
-            hint="--output-dir FOLDER, or a run with tracking=mlflow, which is the default",
-        )  # fmt: skip
+        refuse("--output-dir", "holds no tracking store (mlflow.db)", store.parent,
+               hint="--output-dir FOLDER of tracked runs, or a run with tracking=mlflow, the "
+               "default")  # fmt: skip
     place = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
@@ -114,8 +112,8 @@ def _free(port: int) -> int:
             return int(each.getsockname()[1])
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError("--port", f"cannot be used ({reason})", port, accepted="a free port",
-                         hint="no --port") from None  # fmt: skip
+        raise UsageError("--port", f"cannot be used ({reason})", port,
+                         hint="a free port, or no --port") from None  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

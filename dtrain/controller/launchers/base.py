@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -46,13 +47,9 @@ class Launcher(ABC):
     gpus: tuple[str, ...] | None = None
 
     def __init__(
-        self,
-        grace_seconds: float,
-        start_timeout: float | None,
-        stall_timeout: float | None,
-        max_restarts: int,
-        peer_timeout: float = 45.0,
-    ):
+        self, grace_seconds: float, start_timeout: float | None, stall_timeout: float | None,
+        max_restarts: int, peer_timeout: float = 45.0,
+    ):  # fmt: skip
         self.grace_seconds = grace_seconds
         self.start_timeout = self.patience if start_timeout is None else start_timeout
         self.stall_timeout = stall_timeout
@@ -101,8 +98,7 @@ class Launcher(ABC):
     def no_sweep(self) -> UsageError:
         """Return why one that is not :attr:`several` does no sweep."""
         return UsageError("launcher", "cannot run one job beside another", type(self).__name__,
-                          accepted="a launcher that can, or a command for each job",
-                          typed="launcher=local")  # fmt: skip
+                          accepted="local, or a command each", typed="launcher=local")  # fmt: skip
 
     def show(self, work: Work) -> Outcome:
         """Print what would be done (``dry_run=true``), and start nothing."""
@@ -174,7 +170,7 @@ class Work(ABC):
         command: contents of ``command.json``; its ``overrides`` are those of the user's command.
     """
 
-    def __init__(self, name: str, cluster: Cluster, folder: Path, command: dict[str, Any]):
+    def __init__(self, name: str, cluster: Cluster, folder: Path, command: Json):
         self.name, self.cluster, self.folder, self.command = name, cluster, folder, command
 
     @abstractmethod
@@ -241,11 +237,8 @@ class Elsewhere(Launcher):
         """Refuse what does not train: the run folder that it works on may not be there."""
         if trains:
             return self
-        refuse(
-            "launcher",
-            "has trainings done elsewhere, and this command works on a run folder of this machine",
-            type(self).__name__, accepted="local", typed="launcher=local",
-        )  # fmt: skip
+        refuse("launcher", "trains elsewhere, and this command needs its run folder here",
+               type(self).__name__, accepted="local", typed="launcher=local")  # fmt: skip
 
     @abstractmethod
     def do(self, work: Work) -> Outcome:

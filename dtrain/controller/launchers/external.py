@@ -92,8 +92,7 @@ class Meeting:
             hosts = ("127.0.0.1",)
         elif not hosts:
             refuse("launcher.chief", f"{started.what} does not say on which host its task 0 is",
-                   "null", accepted="the name or address of that host, the same for all tasks",
-                   hint="launcher.chief=HOST")  # fmt: skip
+                   "null", hint="launcher.chief=HOST, the same for all tasks")  # fmt: skip
         elif started.rank:
             hosts = tuple(map(reach, hosts))
         digest = hashlib.sha256(started.job.encode()).digest()
@@ -120,18 +119,13 @@ class Env(Local):
     patience = 600.0
 
     def __init__(
-        self,
-        *args: Any,
-        environment: ClusterEnvironment,
-        network: str | None = None,
-        chief: str | None = None,
-        **kwargs: Any,
-    ):
+        self, *args: Any, environment: ClusterEnvironment, network: str | None = None,
+        chief: str | None = None, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         if self.max_restarts:
-            refuse("launcher.max_restarts",
-                   "a command that starts one task of many cannot start the others again",
-                   self.max_restarts, accepted="0; what started the commands can start them again",
+            refuse("launcher.max_restarts", "one task of many cannot start the others again",
+                   self.max_restarts, accepted="0; what started them can start them again",
                    typed="launcher.max_restarts=0")  # fmt: skip
         self._environment, self._network = environment, network
         self._started_by = environment.started() if isinstance(environment, Platform) else None
@@ -189,13 +183,10 @@ class Env(Local):
         started = self._started_by
         if started is None:
             return super().no_sweep()
-        return UsageError(
-            "launcher", f"{started.what} has {started.number or 'several'} tasks, and each "
-            "would do the whole sweep", "auto",
-            accepted="one task, which has jobs beside each other on its node",
-            hint=f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
-            "launcher=local",
-        )  # fmt: skip
+        start = f"{started.typed}1 ... -m " if started.typed else ""
+        return UsageError("launcher", f"each of {started.number or 'several'} tasks of "
+                          f"{started.what} would do the whole sweep", "auto", accepted="one task",
+                          hint=f"{start}launcher=local sweep.parallel=2")  # fmt: skip
 
     def _settle(self, placed: Cluster) -> bool:
         """Settle where the commands meet; say whether all of them have the same home for a key.
@@ -210,9 +201,7 @@ class Env(Local):
             return started.is_on_one_machine or started.same_home
         for key, value in (("network", self._network), ("chief", self._chief)):
             if value is not None:
-                refuse(f"launcher.{key}", "the environment has the addresses of the tasks", value,
-                       accepted="null, and the addresses in the environment",
-                       typed=f"launcher.{key}=null")  # fmt: skip
+                refuse(f"launcher.{key}", "the environment has the addresses of the tasks", value)
         return all(tf_config.is_local(tf_config.host_port(str(t.address))[0]) for t in placed.tasks)
 
     def own(self, cluster: Cluster) -> Task:

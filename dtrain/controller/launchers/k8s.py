@@ -26,6 +26,7 @@ from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.run.cluster import Cluster
 
 Object = dict[str, Any]
@@ -72,10 +73,8 @@ class Kubernetes(Elsewhere):
             UsageError: there is no image to start.
         """
         if self.pods.image is None:
-            refuse("launcher.image",
-                   "the pods are started from an image, which holds dtrain and your code", "null",
-                   accepted="the name of an image that the cluster can pull",
-                   hint="launcher.image=NAME")  # fmt: skip
+            refuse("launcher.image", "pods start from an image, with dtrain and your code", "null",
+                   hint="launcher.image=NAME of one that the cluster can pull")  # fmt: skip
         return cluster
 
     def show(self, work: Work) -> Outcome:
@@ -214,7 +213,7 @@ def _variables(launcher: Kubernetes, work: Workload, role: str | None) -> list[O
     return variables
 
 
-def _merged(spec: Object, more: Mapping[str, Any]) -> Object:
+def _merged(spec: Object, more: Values) -> Object:
     """Return ``spec`` with the user's fields: mappings are merged, lists are joined."""
     merged = {**spec, **more}
     for name, here in spec.items():

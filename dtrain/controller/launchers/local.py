@@ -262,8 +262,7 @@ class Inline(Launcher):
         """Refuse a job of several tasks."""
         if len(cluster.tasks) > 1:
             refuse("launcher", f"one process cannot be {len(cluster.tasks)} tasks", "inline",
-                   accepted="a strategy of one task, or launcher=local",
-                   typed="launcher=local")  # fmt: skip
+                   accepted="local, or a strategy of one task", typed="launcher=local")  # fmt: skip
         return cluster
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:

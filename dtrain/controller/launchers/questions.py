@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from dtrain.errors import DtrainError
+from dtrain.files.fields import Json
 from dtrain.host import terminal, variables
 from dtrain.host.forkserver import Process
 from dtrain.run.cluster import Cluster
@@ -30,14 +31,10 @@ _DOES = {"data": "reads the data", "export": "exports the model", "model": "buil
 
 
 def ask(
-    about: str,
-    config: dict[str, Any],
-    cluster: Cluster,
-    asked: dict[str, Any],
-    hear: Callable[[Any], None] = lambda part: None,
-    waiting: Callable[[], None] = lambda: None,
+    about: str, config: Json, cluster: Cluster, asked: Json,
+    hear: Callable[[Any], None] = lambda part: None, waiting: Callable[[], None] = lambda: None,
     gives_way: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Ask a process of its own about what a configuration makes, and return what it answers.
 
     The process sends ``(None, part)`` any number of times, and then ``(exit code, answer)``, where

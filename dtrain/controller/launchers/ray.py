@@ -47,14 +47,9 @@ class Ray(Agents):
     several = True
 
     def __init__(
-        self,
-        *args: Any,
-        address: str | None = None,
-        cpus_per_task: float = 1.0,
-        gpus_per_task: int = 0,
-        placement: Any = "auto",
-        **kwargs: Any,
-    ):
+        self, *args: Any, address: str | None = None, cpus_per_task: float = 1.0,
+        gpus_per_task: int = 0, placement: Any = "auto", **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         self._address = address
         self._placement = str(getattr(placement, "name", placement))
@@ -119,13 +114,12 @@ class Ray(Agents):
             if node["Alive"]
         ]
         free = ray.available_resources()
-        return UsageError(
-            "launcher.cpus_per_task",
-            f"the Ray cluster {problem} for {wanted} ({self._strategy}); free now are "
-            f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU", f"{self._cpus:g}",
-            accepted=f"what its nodes have: {', '.join(nodes)}",
-            hint="fewer CPUs a task, more nodes, or launcher.placement=pack: tasks share a node",
-        )  # fmt: skip
+        return UsageError("launcher.cpus_per_task", f"the Ray cluster {problem} for {wanted} "
+                          f"({self._strategy}); free now are {free.get('CPU', 0):g} CPU and "
+                          f"{free.get('GPU', 0):g} GPU", f"{self._cpus:g}",
+                          accepted=f"what its nodes have: {', '.join(nodes)}",
+                          hint="fewer CPUs a task, more nodes, or "
+                          "launcher.placement=pack")  # fmt: skip
 
     def _ray(self) -> Any:
         """Return Ray, connected to the cluster.
@@ -141,14 +135,13 @@ class Ray(Agents):
             import ray.util
         except ImportError as error:
             raise UsageError("launcher", f"Ray is not installed ({error})", "ray",
-                             accepted="what dtrain[ray] installs",
                              typed='pip install "dtrain[ray]"') from None  # fmt: skip
         address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         with _lock:
             if _users and address != _where:
-                refuse("launcher.address", f"other jobs of this command are on {_where}, and "
-                       "Ray connects a process with one cluster", address, accepted=_where,
-                       hint="a command for each cluster")  # fmt: skip
+                refuse("launcher.address", f"other jobs of this command are on {_where}: Ray "
+                       "connects a process with one cluster", address,
+                       typed=f"launcher.address={_where}")  # fmt: skip
             if not ray.is_initialized():
                 try:
                     _knock(address)
@@ -157,12 +150,9 @@ class Ray(Agents):
                     )
                 except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                     why = str(error).strip().split("\n")[0]
-                    raise UsageError(
-                        "launcher.address", f"no Ray cluster answers ({why})",
-                        self._address or "null",
-                        accepted="the address of a cluster that runs, or a command on one of its "
-                        "nodes", hint="ray start --head, or launcher.address=HOST:6379",
-                    ) from None  # fmt: skip
+                    raise UsageError("launcher.address", f"no Ray cluster answers ({why})",
+                                     self._address or "null", hint="ray start --head, or "
+                                     "launcher.address=HOST:6379") from None  # fmt: skip
             if not self._connected:
                 self._connected, _where = True, address
                 _users += 1

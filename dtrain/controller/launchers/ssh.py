@@ -78,19 +78,11 @@ class Ssh(Agents):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        hosts: list[str] | None = None,
-        hostfile: str | None = None,
-        python: str | None = None,
-        folder: str | None = None,
-        setup: list[str] | None = None,
-        ssh_config: str | None = None,
-        variables: list[str] | None = None,
-        sync: bool = False,
-        network: str | None = None,
-        **kwargs: Any,
-    ):
+        self, *args: Any, hosts: list[str] | None = None, hostfile: str | None = None,
+        python: str | None = None, folder: str | None = None, setup: list[str] | None = None,
+        ssh_config: str | None = None, variables: list[str] | None = None, sync: bool = False,
+        network: str | None = None, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         self._given, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])
@@ -110,8 +102,7 @@ class Ssh(Agents):
         if bool(self._given) == bool(self._hostfile):
             both = "hosts and a file of hosts are given" if self._given else "no host is given"
             refuse("launcher.hosts", both, self._given,
-                   accepted="launcher.hosts=[a,b:2], or launcher.hostfile=FILE",
-                   typed="'launcher.hosts=[a,b]'")  # fmt: skip
+                   hint="launcher.hosts=[a,b:2], or launcher.hostfile=FILE")  # fmt: skip
         if self._given:
             return listed(self._given)
         assert self._hostfile is not None
@@ -144,8 +135,7 @@ class Ssh(Agents):
         missing = [name for name in self._variables if name not in os.environ]
         if missing:
             refuse("launcher.variables", f"the environment has no variable {missing[0]}",
-                   self._variables, accepted="names of variables that are set",
-                   hint=f"{missing[0]}=VALUE in front of the command")  # fmt: skip
+                   self._variables, hint=f"{missing[0]}=VALUE in front of the command")  # fmt: skip
         return {**super().variables(), **{name: os.environ[name] for name in self._variables}}
 
     def address(self, host: Host) -> str | None:
@@ -168,12 +158,9 @@ class Ssh(Agents):
         try:
             return super().place(cluster)
         except Unreached as error:
-            raise UsageError(
-                "launcher.network", str(error), self._network or "null",
-                accepted="a network in which the ports of the hosts, from 20000 to 32767, are "
-                "open to the "
-                "other hosts", typed="launcher.network=10.0.0.0/8",
-            ) from None  # fmt: skip
+            raise UsageError("launcher.network", str(error), self._network or "null",
+                             accepted="one in which ports 20000 to 32767 of the hosts are open",
+                             typed="launcher.network=10.0.0.0/8") from None  # fmt: skip
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
         """Send the working tree, or see that the user's own modules are the same everywhere.
@@ -220,12 +207,9 @@ class Ssh(Agents):
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
-            refuse(
-                "launcher.hosts", f"cannot be used: {problem}{others}", name,
-                accepted="hosts that ssh enters without a question, with the same dtrain, "
-                "TensorFlow and "
-                "Keras as this machine", typed=hint,
-            )  # fmt: skip
+            refuse("launcher.hosts", f"cannot be used: {problem}{others}", name, hint=hint,
+                   accepted="hosts that ssh enters without a question, with the same packages as "
+                   "here")  # fmt: skip
 
 
 def explained(host: Host) -> tuple[str, str]:

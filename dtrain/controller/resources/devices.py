@@ -10,12 +10,11 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.host import usage
 from dtrain.host.packages import version
 from dtrain.run.cluster import Cluster
@@ -69,8 +68,7 @@ def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:
         return "gpu" if on_gpu else "cpu" if "cpu" in kinds else kinds[0]
     if kind not in kinds:
         refuse("hardware.kind", f"strategy={config.strategy.name} does not compute on it", kind,
-               accepted=", ".join(["auto", *kinds]),
-               typed="strategy=tpu hardware=tpu")  # fmt: skip
+               accepted=", ".join(["auto", *kinds]), typed="strategy=tpu hardware=tpu")  # fmt: skip
     return kind
 
 
@@ -93,8 +91,7 @@ def device_count(config: Config, strategy: StrategyPlan, kind: str, gpus: int, s
         tasks = f", which {sharing} tasks share" if sharing > 1 else ""
         if gpus == 0:
             refuse("hardware", "this machine has no GPU that nvidia-smi and TensorFlow see", "gpu",
-                   accepted="cpu, or auto, which takes a GPU where there is one",
-                   typed="hardware=cpu")  # fmt: skip
+                   accepted="cpu, or auto", typed="hardware=cpu")  # fmt: skip
         refuse("hardware.devices", f"this machine has {gpus} GPUs{tasks}", devices or 1,
                accepted=f"up to {each}, or the CPU",
                typed=f"hardware.devices={each}" if each else "hardware=cpu")  # fmt: skip
@@ -256,7 +253,7 @@ def _check(
                accepted=f"up to {most} in all", typed=f"{key}={instead}")  # fmt: skip
 
 
-def check_synthetic(node: Mapping[str, Any]) -> None:
+def check_synthetic(node: Values) -> None:
     """Refuse a ``dataset=synthetic`` that this machine's memory cannot hold.
 
     Args:
@@ -271,7 +268,7 @@ def check_synthetic(node: Mapping[str, Any]) -> None:
     needed, free = rows * math.prod(shape) * _FLOAT, usage.available()
     if needed > free:
         key, value = ("examples", examples) if math.prod(shape) < 2**20 else ("shape", shape)
+        instead = {"examples": "dataset.examples=10000", "shape": "'dataset.shape=[28,28,1]'"}
         refuse(f"dataset.{key}",
                f"takes {usage.text(needed)} of memory, and {usage.text(free)} are free", value,
-               accepted="examples that fit into the memory of this machine",
-               typed="dataset.examples=10000")  # fmt: skip
+               typed=instead[key])  # fmt: skip

@@ -203,7 +203,7 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
         near = nearest(baseline, found)
         refuse("sweep.baseline", "no job has it, or all have", baseline,
                accepted=", ".join(found) or "a sweep of several jobs",
-               typed=f"sweep.baseline={near or 'KEY=VALUE'}")  # fmt: skip
+               hint=f"sweep.baseline={near or 'KEY=VALUE'}")  # fmt: skip
 
 
 def _finish(

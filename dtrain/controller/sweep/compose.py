@@ -31,6 +31,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import identity
 from dtrain.run.cluster import Cluster, Task
 
@@ -168,17 +169,14 @@ class Composer:
     def _refuse(self, config: Config, differs: dict[str, str]) -> None:
         for key in differs:
             if key.startswith("sweep."):
-                refuse(key, "is one for the whole sweep", differs[key], accepted="one value",
+                refuse(key, "is one for the whole sweep", differs[key],
                        typed=f"{key}={differs[key]}")  # fmt: skip
         if config.resume is not None:
-            refuse(
-                "resume", "is for a single run", config.resume,
-                accepted="a command without -m, or sweep.resume=DIR to resume a sweep",
-                hint="python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("resume", "is for a single run", config.resume,
+                   hint="sweep.resume=outputs/multirun/DATE/TIME_NAME, or no -m")  # fmt: skip
         if config.debug is not None:
             refuse("debug", "checks one training, and a sweep has several", "...",
-                   accepted="a command without -m", hint="a command for each")  # fmt: skip
+                   hint="a command for each, without -m")  # fmt: skip
         first = self._first[1] if self._first else config
         for key in schema.having(mark="sweep"):
             ours, theirs = identity.value(config, key), identity.value(first, key)
@@ -217,13 +215,13 @@ class Composer:
             self._sizes[key] = sizes(config)
         return self._sizes[key]
 
-    def command(self, draft: Draft) -> dict[str, Any]:
+    def command(self, draft: Draft) -> Json:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
         uri = tree.address(draft.config)
         return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Json:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
         typed = self._master.overrides
         hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]

@@ -34,6 +34,7 @@ from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.controller.validate import Ways
 from dtrain.errors import DtrainError
+from dtrain.files.fields import Json
 
 #: Number of the job, what has happened, and more about it.
 News = queue.SimpleQueue[tuple[int, str, Any]]
@@ -61,14 +62,14 @@ class Watch:
     def detail(self, text: str) -> None:
         """Nothing: there are many jobs, and each has its log."""
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         """Print a notice; pass on values."""
         if event["event"] == "notice":
             self.message(event.get("message", ""))
         elif event["event"] in ("start", "objective", "metrics"):
             self._news.put((self._row.number, event["event"], event))
 
-    def update(self, report: dict[str, Any] | None) -> None:
+    def update(self, report: Json | None) -> None:
         """Show the progress."""
         self._row.update(report)
 
@@ -120,16 +121,9 @@ class Runner:
     """
 
     def __init__(
-        self,
-        source: Source,
-        composer: Composer,
-        machine: Machine,
-        parallel: int,
-        record: Record,
-        table: Table,
-        fail_fast: bool,
-        submitted: Mapping[int, SlurmJob],
-    ):
+        self, source: Source, composer: Composer, machine: Machine, parallel: int, record: Record,
+        table: Table, fail_fast: bool, submitted: Mapping[int, SlurmJob],
+    ):  # fmt: skip
         self._source = source
         self._composer = composer
         self._machine = machine

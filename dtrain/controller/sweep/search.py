@@ -106,14 +106,9 @@ class Tpe(Source):
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        trials: int,
-        seed: int,
-        maximize: bool,
-        startup: int,
+        self, words: Sequence[str], trials: int, seed: int, maximize: bool, startup: int,
         pruning: bool,
-    ):
+    ):  # fmt: skip
         super().__init__(())
         self._optuna = _optuna()
         self._fixed, self._dimensions = read(words)
@@ -233,7 +228,7 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         raise UsageError("hydra/sweeper", "Optuna is not installed", "optuna",
-                         accepted="pip install 'dtrain[search]'",
-                         typed="hydra/sweeper=random") from None  # fmt: skip
+                         hint="pip install 'dtrain[search]' or "
+                         "hydra/sweeper=random") from None  # fmt: skip
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -28,7 +28,6 @@ def check_alone() -> None:
     if in_step(os.environ) and "SLURM_PTY_PORT" not in os.environ and number not in ("", "1"):
         step = f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}"
         refuse("-m", f"SLURM step {step} has {number} tasks, and each would do the whole sweep",
-               accepted="one task, which has jobs beside each other on its node",
                hint="srun -n1 ... -m launcher=local sweep.parallel=2")  # fmt: skip
 
 
@@ -58,15 +57,11 @@ def check(todo: Sequence[Draft], to_come: int, parallel: int | None) -> None:
         UsageError: it is none.
     """
     if to_come:
-        refuse(
-            "launcher", "an array has all of its jobs from the beginning, and this search "
-            "asks for each when others have ended", "slurm",
-            accepted="hydra/sweeper=random; or, in an allocation of one node (salloc), "
-            "launcher=local", typed="launcher=local",
-        )  # fmt: skip
+        refuse("launcher", "an array has all jobs at once, and this search asks for them later",
+               "slurm", accepted="hydra/sweeper=random, or local in an allocation of one node",
+               typed="launcher=local")  # fmt: skip
     if len(_arrays(todo)) > 1 and parallel is not None:
-        refuse("sweep.parallel",
-               "jobs that need unlike nodes are several arrays, which have no limit in common",
+        refuse("sweep.parallel", "jobs of unlike nodes are several arrays, with no limit in common",
                parallel, accepted="null", typed="sweep.parallel=null")  # fmt: skip
 
 
@@ -99,12 +94,9 @@ def show(folder: Path, todo: Sequence[Draft], parallel: int | None) -> None:
 
 
 def submit(
-    record: Record,
-    todo: Sequence[Draft],
-    composer: Composer,
-    parallel: int | None,
+    record: Record, todo: Sequence[Draft], composer: Composer, parallel: int | None,
     submitted: dict[int, SlurmJob],
-) -> None:
+) -> None:  # fmt: skip
     """Prepare the folders of all jobs, and submit those that have not been.
 
     Args:

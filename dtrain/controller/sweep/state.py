@@ -20,6 +20,7 @@ from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, refuse
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.run import identity, journal, schemas
 from dtrain.run.folder import FORMAT, RunDir, write_json
 
@@ -39,7 +40,7 @@ class Record:
         refused: why jobs of this command could not be run.
     """
 
-    def __init__(self, folder: Path, data: dict[str, Any], resumed: bool = False):
+    def __init__(self, folder: Path, data: Json, resumed: bool = False):
         self.folder = folder
         self.data = data
         self.resumed = resumed
@@ -49,7 +50,7 @@ class Record:
         self._before: dict[Path, Path] = {}  # files of an earlier command, and where they are kept
 
     @classmethod
-    def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
+    def begin(cls, folder: Path, command: Json, name: str, config: Config) -> Record:
         """Return that of a new sweep, of which ``config`` is of one job."""
         data = {
             "format": FORMAT,
@@ -67,18 +68,18 @@ class Record:
         return cls(folder, data)
 
     @property
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[Json]:
         """One entry a job, in the order of their numbers."""
-        jobs: list[dict[str, Any]] = self.data["jobs"]
+        jobs: list[Json] = self.data["jobs"]
         return jobs
 
     @property
-    def failed(self) -> list[dict[str, Any]]:
+    def failed(self) -> list[Json]:
         """Those that failed."""
         return [job for job in self.jobs if job["status"] == "FAILED"]
 
     @property
-    def left(self) -> list[dict[str, Any]]:
+    def left(self) -> list[Json]:
         """Those that wait, or were stopped and are still wanted."""
         ended = ("FINISHED", "FAILED")
         return [j for j in self.jobs if j["status"] not in ended and not j.get("pruned")]
@@ -119,11 +120,7 @@ class Record:
             "differs": draft.differs if draft else {},
             "hash": draft.hash if draft else None,
             "status": "WAITING",
-            "objective": None,
-            "seconds": None,
-            "exit_code": None,
-            "error": None,
-            "log": None,
+            **dict.fromkeys(("objective", "seconds", "exit_code", "error", "log")),
         }
         self.data["jobs"] = [job for job in self.jobs if job["number"] != number]
         self.jobs.append(entry)
@@ -149,9 +146,8 @@ class Record:
             writing.remove_leftovers(self.folder)
             self._before = {path: writing.keep_aside(path) for path in self._files()}
         except OSError as error:
-            raise unwritable(
-                "sweep.resume", self.folder, "it cannot be resumed", error
-            ) from None  # fmt: skip
+            problem = "it cannot be resumed"
+            raise unwritable("sweep.resume", self.folder, problem, error) from None
 
     def _files(self) -> list[Path]:
         rundir = RunDir(self.folder)
@@ -199,15 +195,9 @@ class Record:
     def ended(self, number: int, outcome: Outcome) -> None:
         """Note how a job ended."""
         entry = self._job(number)
-        log = None if outcome.log is None else str(outcome.log.relative_to(self.folder))
-        entry.update(
-            status=outcome.status,
-            objective=outcome.objective,
-            seconds=outcome.seconds,
-            exit_code=outcome.exit_code,
-            error=outcome.error,
-            log=log,
-        )
+        for name in ("status", "objective", "seconds", "exit_code", "error"):
+            entry[name] = getattr(outcome, name)
+        entry["log"] = None if outcome.log is None else str(outcome.log.relative_to(self.folder))
         if outcome.pruned:
             entry["pruned"] = True
         self.data["best"] = self._best()
@@ -227,7 +217,7 @@ class Record:
         except OSError as error:
             print(f"error: {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
-    def _job(self, number: int) -> dict[str, Any]:
+    def _job(self, number: int) -> Json:
         return next(job for job in self.jobs if job["number"] == number)
 
     def _best(self) -> int | None:
@@ -258,7 +248,6 @@ def read(folder: Path) -> Record:
             raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
     if data is None:
         refuse("sweep.resume", f"is not the folder of a sweep (it has no {FILE})", folder,
-               accepted="a folder that a sweep printed as its sweep folder",
                hint="sweep.resume=outputs/multirun/DATE/TIME_NAME")  # fmt: skip
     check(data, folder / FILE)
     return Record(folder, data, resumed=True)
@@ -333,7 +322,7 @@ _SWEEP = ("started", "command", "ended", "objective", "objective_mode", "baselin
 _JOB = ("overrides", "hash", "objective", "seconds", "exit_code", "error", "log")
 
 
-def check(data: dict[str, Any], path: Path) -> None:
+def check(data: Json, path: Path) -> None:
     """Refuse what no sweep has written.
 
     Raises:
@@ -354,7 +343,7 @@ def check(data: dict[str, Any], path: Path) -> None:
             raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")
 
 
-def _check_fields(data: dict[str, Any], names: tuple[str, ...], path: Path, place: str) -> None:
+def _check_fields(data: Json, names: tuple[str, ...], path: Path, place: str) -> None:
     for name in names:
         if name not in data:
             raise DamagedFile(path, "is not there", f"{place}{name}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +16,7 @@ from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.state import Record
 from dtrain.controller.terminal.progress import clock, plain_console
 from dtrain.errors import printable
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.run.folder import short
 from dtrain.tracking.base import Tracker
@@ -39,10 +39,10 @@ class Row:
         self.state = "waiting"
         self.objective: float | None = None
         self.seconds: float | None = None  # that it took
-        self.report: dict[str, Any] | None = None
-        self._began: dict[str, Any] | None = None
+        self.report: Json | None = None
+        self._began: Json | None = None
 
-    def update(self, report: dict[str, Any] | None) -> None:
+    def update(self, report: Json | None) -> None:
         """Take in what the task last wrote to ``progress.json``."""
         self._began = self._began or report
         self.report = report
@@ -241,7 +241,7 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
     return lines
 
 
-def _problem(record: Record, entry: dict[str, Any]) -> str:
+def _problem(record: Record, entry: Json) -> str:
     """Return why a job failed; mostly that says where its log is."""
     if entry["log"] is None or "(log: " in entry["error"]:
         return str(entry["error"])

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dtrain
 from dtrain.errors import printable
+from dtrain.files.fields import Json
 from dtrain.files.reading import Tail
 
 #: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
@@ -43,10 +44,10 @@ class View(Protocol):
     def detail(self, text: str) -> None:
         """Show one line that is of interest where there is this one job."""
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         """Take in a new event of the journal."""
 
-    def update(self, report: dict[str, Any] | None) -> None:
+    def update(self, report: Json | None) -> None:
         """Show what the task last wrote to ``progress.json``."""
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class Display:
         self._began: tuple[float, int] | None = None  # time and step of the first report
         self._line_at = 0.0
         self._line_epoch = 0
-        self._shown: dict[str, Any] = {}
+        self._shown: Json = {}
         if self._console.is_terminal:
             self._live = Progress(
                 TextColumn("{task.fields[units][0]} {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -96,12 +97,12 @@ class Display:
     #: Of a single job everything is of interest.
     detail = message
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         """Print a notice."""
         if event["event"] == "notice":
             self.message(event.get("message", ""))
 
-    def update(self, report: dict[str, Any] | None) -> None:
+    def update(self, report: Json | None) -> None:
         """Show what the task last wrote to ``progress.json``."""
         if not report or report == self._shown:
             return
@@ -138,7 +139,7 @@ class Display:
             f"{report['total_steps']}  {note}  {self._left(report)} left"
         )
 
-    def _left(self, report: dict[str, Any]) -> str:
+    def _left(self, report: Json) -> str:
         assert self._began is not None
         seconds, steps = report["time"] - self._began[0], report["step"] - self._began[1]
         if steps <= 0:

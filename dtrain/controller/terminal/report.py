@@ -7,13 +7,13 @@ import io
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dtrain.config.tree import Config
 from dtrain.controller.plan import Plan
 from dtrain.controller.terminal.progress import View
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -109,9 +109,7 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
-def print_end(
-    view: View, tracker: Tracker, rundir: RunDir, result: dict[str, Any], shipped: bool
-) -> None:
+def print_end(view: View, tracker: Tracker, rundir: RunDir, result: Json, shipped: bool) -> None:
     """Print how the run ended, where it is, and how to see it."""
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
     speed = result["examples_per_second"]
@@ -128,9 +126,8 @@ def print_end(
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain sync {shlex.quote(path)}"
     if not shipped:
-        view.detail(
-            f"tracking: {type(tracker).__name__} has not got everything; type: {sync}"
-        )  # a sweep tries on
+        # A sweep tries on.
+        view.detail(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
     elif tracker.address is not None:
         view.detail(f"compare: {tracker.view()}")
     else:
@@ -143,7 +140,7 @@ def print_end(
 SLICES, CLASSES = 50, 20
 
 
-def evaluation_lines(found: list[dict[str, Any]], evaluations: Path) -> Iterator[str]:
+def evaluation_lines(found: list[Json], evaluations: Path) -> Iterator[str]:
     """Yield the lines of a report on evaluations.
 
     Args:
@@ -168,7 +165,7 @@ def evaluation_lines(found: list[dict[str, Any]], evaluations: Path) -> Iterator
             yield from _matrix(path, f"step {row['step']}")
 
 
-def _numbers(row: dict[str, Any], names: list[str]) -> list[str]:
+def _numbers(row: Json, names: list[str]) -> list[str]:
     """Return how many examples it is of, and their metrics."""
     return [f"{row['examples']:,}", *(number(row["metrics"].get(name)) for name in names)]
 
@@ -178,7 +175,7 @@ def number(value: float | str | None) -> str:
     return "-" if value is None else f"{float(value):.6g}"
 
 
-def _slices(row: dict[str, Any], names: list[str], folder: Path) -> Iterator[str]:
+def _slices(row: Json, names: list[str], folder: Path) -> Iterator[str]:
     head = [row["by"], "examples", *names]
     cells = [[each["value"], *_numbers(each, names)] for each in row["slices"][:SLICES]]
     yield from (f"  {line}" for line in aligned([head, *cells], set(range(1, len(head)))))

@@ -9,14 +9,13 @@ import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.files import DataFile
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import DType, Leaf, Ragged
 from dtrain.data.tabular.table import Column, Pieces, described
 from dtrain.errors import DataError
 
@@ -180,7 +179,7 @@ def _cells(array: pa.Array) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def _converted(array: pa.Array, column: Column, place: Callable[[int], str]) -> Any:
+def _converted(array: pa.Array, column: Column, place: Callable[[int], str]) -> Leaf:
     """Return the values of a column, as of :meth:`dtrain.data.tabular.table.Table.read`.
 
     Args:
@@ -223,7 +222,7 @@ def _leaf(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     return array, lengths
 
 
-def joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
+def joined(parts: Sequence[tuple[np.ndarray, Leaf]], count: int) -> Leaf:
     """Put together the values of ``count`` rows that were read in parts.
 
     Args:
@@ -308,7 +307,7 @@ class Part:
     mapped: MappedFile | None = dataclasses.field(default=None, init=False)
     _columns: dict[str, _Values] = dataclasses.field(default_factory=dict, init=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_table": None, "mapped": None, "_columns": {}}
 
     def place(self, row: int) -> str:
@@ -338,7 +337,7 @@ class Part:
         elif self.mapped is not None and not self.mapped.is_whole():
             raise DataError(self.file.name, "was cut off while it was read")
 
-    def take(self, name: str, column: Column, rows: np.ndarray, with_empty: bool) -> Any:
+    def take(self, name: str, column: Column, rows: np.ndarray, with_empty: bool) -> Leaf:
         """Return the values of a column at some rows of the open file.
 
         Args:
@@ -408,7 +407,7 @@ class _Values:
     def _place(self, rows: np.ndarray, at: int) -> str:
         return f"{self._part.place(int(rows[at]))}, column {self._name!r}"
 
-    def take(self, rows: np.ndarray, with_empty: bool) -> Any:
+    def take(self, rows: np.ndarray, with_empty: bool) -> Leaf:
         """Return the values at some rows; empty ones are refused, or as of :func:`_cells`."""
         if self._rows is not None:
             chunks = np.searchsorted(self._pieces.ends, rows, side="right")
@@ -438,7 +437,7 @@ def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
     return (plain(chunk) if "view" in str(chunk.type) else chunk).take(pa.array(rows))
 
 
-def _address(array: pa.Array, dtype: np.dtype[Any]) -> int | None:
+def _address(array: pa.Array, dtype: DType) -> int | None:
     """Return where the first value lies; None where one is empty, or they lie not as NumPy's do."""
     while isinstance(array, pa.ExtensionArray) or pa.types.is_fixed_size_list(array.type):
         if array.null_count:

@@ -175,8 +175,7 @@ def opened(file: DataFile) -> IO[bytes]:
         return _unzipped(file, zipfile.ZipFile(path))
     if kind == "zstd":  # for which fsspec needs a package
         return io.BufferedReader(pa.input_stream(str(path), compression=kind))
-    unpacked: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
-    return unpacked
+    return fsspec.open(str(path), "rb", compression=kind).open()
 
 
 def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:
@@ -312,7 +311,7 @@ def _records(
 ) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
     texts = (_narrow(line) if separator == BLANKS else line for _, line in lines)
-    own: Any = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    own: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     records = []
     with contextlib.suppress(csv.Error):
         for record in csv.reader(texts, delimiter=separator[0], **own):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dtrain.data import fit_encoding
 from dtrain.data.encoding import Encoding, Target
-from dtrain.data.sources import Arrays, Info
+from dtrain.data.example import Dataset
+from dtrain.data.nest import Leaf
+from dtrain.data.sources import Arrays, Info, Source
 from dtrain.data.tabular.source import TableSource
 from dtrain.errors import UsageError
 
@@ -108,7 +110,7 @@ class EncodedSource(TableSource):
         rows = np.arange(0, len(self.table), 1 + len(self.table) // fit_encoding.EXAMPLES)
         return np.asarray(self.table.read(rows, [name], with_empty=True)[name])
 
-    def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
+    def _inputs(self, values: Mapping[str, Leaf], indices: np.ndarray) -> np.ndarray:
         return self.matrix(indices)
 
     def matrix(self, indices: np.ndarray) -> np.ndarray:
@@ -146,7 +148,7 @@ class ArraysOfTable(Arrays):
         return dataclasses.replace(self.source.info, class_names=own.class_names, labels=own.labels)
 
 
-def arrays_or_source(source: EncodedSource | None) -> Any:
+def arrays_or_source(source: EncodedSource | None) -> Source | None:
     """Return the examples of a small table as arrays in memory, and of others the source."""
     if source is None or source.table.size() > IN_MEMORY:
         return source
@@ -154,7 +156,7 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
     return source if is_large else ArraysOfTable(source)
 
 
-def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]:
+def unseen(held: Dataset, made: Encoding, what: str = "the validation") -> list[str]:
     """Return sentences on categories and gaps that are evaluated on, and the encoding has not.
 
     Args:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data import cache
+from dtrain.data.example import Dataset
 from dtrain.data.files import DataFile, files, not_installed
 from dtrain.data.holdout import each_of
+from dtrain.data.nest import Leaf
 from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.reader import ArrowTable
@@ -61,7 +64,7 @@ class HubTable(ArrowTable):
 
     def __init__(
         self,
-        part: Any,
+        part: Dataset,
         declared: Mapping[str, Column] | None = None,
         shown: Sequence[DataFile] | None = None,
     ):
@@ -89,7 +92,7 @@ class HubTable(ArrowTable):
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read columns at some rows; a label that is missing is -1.
 
         Raises:
@@ -121,14 +124,12 @@ def opened(
                path, accepted="dataset.path=FOLDER, or dataset.name=NAME")  # fmt: skip
     paths = [path] if isinstance(path, str) else path or [""]
     if all(each.endswith(".tar") for each in paths):
-        whole, held = each_of(lambda some: _tar_table(files(some)), path, validation)
-        return whole, held
+        return each_of(lambda some: _tar_table(files(some)), path, validation)
     shown = str(path or name)
-    dataset = _folder(shown) if path is not None else _named(shown)
-    splits: Any = dataset
-    if not isinstance(dataset, dict):
-        splits = dict.fromkeys(("train", str(dataset.split or "train")), dataset)
-    parts: list[Any] = []
+    splits = _folder(shown) if path is not None else _named(shown)
+    if not isinstance(splits, dict):
+        splits = dict.fromkeys(("train", str(splits.split or "train")), splits)
+    parts: list[Dataset] = []
     for key, value in {"dataset.train": train, "dataset.validation": validation}.items():
         if value is None:
             continue
@@ -145,7 +146,7 @@ def opened(
     return HubTable(parts[0]), HubTable(parts[1]) if len(parts) > 1 else None
 
 
-def _package() -> Any:
+def _package() -> ModuleType:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
     try:
@@ -169,7 +170,7 @@ def _refusing(key: str, value: str, problem: str, **words: str) -> Iterator[None
         raise UsageError(key, f"{problem} ({reason})", value, **words) from None
 
 
-def _folder(path: str) -> Any:
+def _folder(path: str) -> Dataset:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package()
     key = "dataset.path"
@@ -181,7 +182,7 @@ def _folder(path: str) -> Any:
     return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset
 
 
-def _named(name: str) -> Any:
+def _named(name: str) -> dict[str, Dataset]:
     package = _package()
     # A name may have a user before it: then the configuration is its third part.
     owner, _, rest = name.rpartition("/") if name.count("/") > 1 else (name, "", "")

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from dtrain.data import cache, encoding
 from dtrain.data.encoding import Encoding
-from dtrain.data.files import DataFile, files, is_full
+from dtrain.data.files import DataFile, Paths, files, is_full
+from dtrain.data.nest import Leaf
 from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.dialects import Reading
@@ -82,7 +83,7 @@ class ArrowTable(Table):
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read columns at some rows.
 
         Raises:
@@ -92,7 +93,7 @@ class ArrowTable(Table):
         for _, part, _ in split:
             part.open()
 
-        def values(name: str) -> Any:
+        def values(name: str) -> Leaf:
             column = self.columns[name]
             parts = [(at, part.take(name, column, of, with_empty)) for at, part, of in split]
             made = arrow.joined(parts, len(rows))
@@ -100,7 +101,7 @@ class ArrowTable(Table):
 
         return {name: values(name) for name in names}
 
-    def _emptied(self, name: str, values: Any, rows: np.ndarray, with_empty: bool) -> Any:
+    def _emptied(self, name: str, values: Leaf, rows: np.ndarray, with_empty: bool) -> Leaf:
         """Return cells without those that mean nothing, as ``dataset.empty`` says."""
         if not self.columns[name].is_cell:
             return values
@@ -369,7 +370,10 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
 
 
 def reading_of(
-    declared: Mapping[str, str], encoded: Encoding | None, empty: Sequence[Any] | None, **keys: Any
+    declared: Mapping[str, str],
+    encoded: Encoding | None,
+    empty: Sequence[object] | None,
+    **keys: Any,
 ) -> Reading:
     """Return how files are read: by keys of text tables, and by types of columns that are known.
 
@@ -386,7 +390,7 @@ def reading_of(
     return Reading(**keys, types=types, empty=tuple(map(str, empty or ())))
 
 
-def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
+def files_of(path: Paths, format: str | None) -> list[DataFile]:
     """Return the files of a table; of a folder those whose extensions are a table's."""
     if isinstance(path, str) and Path(path).is_dir():
         kinds_of = [kind for kind in EXTENSIONS if format in (None, kind)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from dtrain.data.encoding import Feature
 from dtrain.data.example import place, trimmed
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.mixture import blocks_of
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import Leaf, Nest, Parts, Ragged
 from dtrain.data.sources import Info, Source
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
 from dtrain.data.target_kind import FEW, Counted
 from dtrain.errors import DataError, refuse, typed
+from dtrain.files.fields import Values
 
 #: Rows that are examples: their numbers, or a function that draws them when they are needed.
 Rows = np.ndarray | Callable[[], np.ndarray]
@@ -48,14 +49,9 @@ class TableSource(Source):
     """
 
     def __init__(
-        self,
-        table: Table,
-        inputs: Names,
-        target: Names,
-        weight: Names = None,
-        words: Callable[[str], np.ndarray] | None = None,
-        declared: Mapping[str, str] | None = None,
-    ):
+        self, table: Table, inputs: Names, target: Names, weight: Names = None,
+        words: Callable[[str], np.ndarray] | None = None, declared: Mapping[str, str] | None = None,
+    ):  # fmt: skip
         self.table = table
         self._drawn: Rows | None = None
         self._words = words
@@ -102,7 +98,7 @@ class TableSource(Source):
             return self._changed(_drawn=rows, _found={})
         return self._changed(_drawn=self._at(rows), _found={})
 
-    def padded(self, lengths: Mapping[str, Any]) -> Source:
+    def padded(self, lengths: Values) -> Source:
         """Pad rows, which may be called by their column, too."""
         roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
         places = {name: place(where) for where, name in nest.named(roles)}
@@ -110,7 +106,7 @@ class TableSource(Source):
         names = {key if key in taken else places.get(key, key): key for key in lengths}
         return super().padded({name: lengths[key] for name, key in names.items()})
 
-    def _changed(self, **attributes: Any) -> Self:
+    def _changed(self, **attributes: object) -> Self:
         made = copy.copy(self)
         made.__dict__.update(attributes)
         return made
@@ -139,7 +135,7 @@ class TableSource(Source):
         rows = self._rows
         return indices if rows is None else rows[indices]
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> Parts:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -150,7 +146,7 @@ class TableSource(Source):
         outputs = self._outputs(values, self._at(indices))
         return trimmed([self._inputs(values, indices), *outputs])
 
-    def _outputs(self, values: Mapping[str, Any], rows: np.ndarray) -> list[Any]:
+    def _outputs(self, values: Mapping[str, Leaf], rows: np.ndarray) -> list[Nest]:
         """Return targets and weights; None where there are none."""
         y = weight = None
         if self.target is not None:
@@ -160,10 +156,10 @@ class TableSource(Source):
             weight = nest.mapped(lambda a: a.astype(np.float32), self.weight.arrange(values))
         return [y, weight]
 
-    def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
+    def _inputs(self, values: Mapping[str, Leaf], indices: np.ndarray) -> Nest:
         return nest.mapped(as_input, self.inputs.arrange(values))
 
-    def _target(self, values: Any, name: str, rows: np.ndarray) -> Any:
+    def _target(self, values: Leaf, name: str, rows: np.ndarray) -> Leaf:
         if isinstance(values, Ragged):
             return values.mapped(as_target)
         problem = "the target is NaN or infinite"
@@ -231,7 +227,7 @@ class TableSource(Source):
         """Whether a column holds texts that are declared to be numbers."""
         return self.table.columns[name].kind == "text" and self.declared.get(name) == "number"
 
-    def parts_of(self, name: str, with_empty: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
+    def parts_of(self, name: str, with_empty: bool = False) -> Iterator[tuple[np.ndarray, Leaf]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
         for begin in range(0, len(self), ROWS):
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
@@ -239,7 +235,7 @@ class TableSource(Source):
 
     def _read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read columns; texts that are declared to be numbers become numbers."""
         values = self.table.read(rows, names, with_empty)
         place = lambda at: self.table.where(int(rows[at]))  # noqa: E731
@@ -317,7 +313,7 @@ class TableSource(Source):
         """Return the place of an example for messages."""
         return self.table.where(int(self._at(np.array([index]))[0]))
 
-    def targets(self) -> list[Any]:
+    def targets(self) -> list[Nest]:
         """Return all targets and weights without the inputs; None where there are none."""
         names = self._columns(self.target, self.weight)
         if not len(self) or not names:
@@ -341,7 +337,7 @@ def counted(train: TableSource, held: TableSource | None = None) -> Callable[[],
     return Counted(lambda: (part for each in sources for part in each.target_values()), where)
 
 
-def as_input(value: Any) -> Any:
+def as_input(value: Leaf) -> Leaf:
     """Return an array of inputs: floating numbers as float32, text as bytes; the rest as it is."""
     if isinstance(value, Ragged):
         return value.mapped(as_input)

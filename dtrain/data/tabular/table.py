@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.files import DataFile
+from dtrain.data.nest import DType, Leaf, Nest
 from dtrain.errors import nearest, refuse, typed
+from dtrain.files.fields import Values
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
-Names = str | Sequence[str] | Mapping[str, Any] | None
+Names = str | Sequence[str] | Values | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Column:
         path: where a file has it: its name, behind those of the structures that it is a field of.
     """
 
-    dtype: np.dtype[Any]
+    dtype: DType
     shape: tuple[int | None, ...] = ()
     kind: str = "number"
     path: tuple[str, ...] = ()
@@ -88,7 +90,7 @@ class Table(ABC):
     @abstractmethod
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read columns at some rows.
 
         Args:
@@ -197,11 +199,11 @@ class Role:
         """Whether a column is one of a list."""
         return name not in flat(self.names, lists=False)
 
-    def arrange(self, values: Mapping[str, Any]) -> Any:
+    def arrange(self, values: Mapping[str, Leaf]) -> Nest:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""
         return _arranged(self.names, values)
 
-    def _check(self, part: Any) -> None:
+    def _check(self, part: object) -> None:
         if isinstance(part, Mapping) and part:
             for each in part.values():
                 self._check(each)
@@ -252,7 +254,7 @@ def flat(names: Names, lists: bool = True) -> Iterator[str]:
         yield from names or ()
 
 
-def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
+def _arranged(names: Nest, values: Mapping[str, Leaf]) -> Nest:
     if isinstance(names, Mapping):
         return {str(key): _arranged(part, values) for key, part in names.items()}
     if isinstance(names, str):

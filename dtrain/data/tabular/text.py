@@ -31,12 +31,9 @@ _WIDER = {"null": pa.int64(), "int64": pa.float64(), "date32": pa.timestamp("s")
 
 
 def read(
-    file: DataFile,
-    dialect: Dialect | None,
-    types: Mapping[str, pa.DataType],
-    encoding: str | None = None,
-    path: Path | None = None,
-) -> tuple[pa.Table | None, bool]:
+    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType],
+    encoding: str | None = None, path: Path | None = None,
+) -> tuple[pa.Table | None, bool]:  # fmt: skip
     """Read a text table, or JSON lines where there is no dialect.
 
     A type is that of the first block; where a later cell is none of it the file is read again.
@@ -103,12 +100,9 @@ class _Lines(io.RawIOBase):
 
 
 def _batches(
-    file: DataFile,
-    dialect: Dialect | None,
-    types: Mapping[str, pa.DataType],
-    block: int,
+    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType], block: int,
     encoding: str | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     with dialects.opened(file) as stream:
         if dialect is not None:
             if dialect.comment or dialect.skipped or dialect.separator == dialects.BLANKS:
@@ -129,7 +123,7 @@ def _batches(
         first = stream.read(1)
         stream.seek(0)
         if first == b"[":
-            rows: Any = json.load(stream)
+            rows = json.load(stream)
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("its items are no objects")
             yield from pa.Table.from_pylist(rows).to_batches()

@@ -64,13 +64,10 @@ class GridSweeper(BasicSweeper):
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         for each in overrides:
             if each.is_interval_sweep():
-                refuse(
-                    each.get_key_element(),
-                    "has no end of values, and hydra/sweeper=grid tries all",
-                    each.get_value_string(),
-                    accepted="a,b,c, range(a,b,c) or choice(a,b,c); or hydra/sweeper=random, "
-                    "which draws", typed="hydra/sweeper=random hydra.sweeper.trials=20",
-                )  # fmt: skip
+                key, value = each.get_key_element(), each.get_value_string()
+                refuse(key, "has no end of values, and hydra/sweeper=grid tries all", value,
+                       accepted="a,b,c, range(a,b,c), choice(a,b,c), or a search",
+                       typed="hydra/sweeper=random hydra.sweeper.trials=20")  # fmt: skip
         check_grid(overrides)
         [jobs] = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(jobs, initial_job_idx=0)
@@ -98,9 +95,8 @@ class SearchSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         if not isinstance(launcher, SweepLauncher):
-            refuse("hydra/launcher", "cannot run a search",
-                   config.hydra.runtime.choices["hydra/launcher"], accepted="dtrain",
-                   typed="hydra/launcher=dtrain")  # fmt: skip
+            chosen = config.hydra.runtime.choices["hydra/launcher"]
+            refuse("hydra/launcher", "runs no search", chosen, typed="hydra/launcher=dtrain")
         self._launcher = launcher
 
     def sweep(self, arguments: list[str]) -> None:

@@ -11,11 +11,12 @@ import json
 import math
 import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import safetensors
+
+from dtrain.files.fields import Json, JsonValue
 
 #: Bytes that are written, read and hashed at a time; arrays of fewer bytes are joined first.
 PIECE, SMALL = 16 << 20, 1 << 16
@@ -73,7 +74,7 @@ def encode(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
     """
     # As safetensors itself orders them: each array begins at a multiple of its item's size.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    header: dict[str, Any] = {}
+    header: Json = {}
     end = 0
     for name in names:
         kind = _plain(arrays[name]).dtype
@@ -151,7 +152,7 @@ def names(path: str) -> list[str]:
 
 def packed(
     arrays: Mapping[str, np.ndarray], without: Collection[str] = ()
-) -> tuple[list[Any], Iterator[memoryview]]:
+) -> tuple[list[JsonValue], Iterator[memoryview]]:
     """Return arrays for another process: JSON values that describe them, and their bytes.
 
     Args:
@@ -164,7 +165,9 @@ def packed(
     return about, (_bytes(array) for name, array in arrays.items() if name not in without)
 
 
-def unpacked(about: Sequence[Any], fill: Callable[[memoryview], None]) -> dict[str, np.ndarray]:
+def unpacked(
+    about: Sequence[JsonValue], fill: Callable[[memoryview], None]
+) -> dict[str, np.ndarray]:
     """Return what was given to :func:`packed`; an array that came without bytes is of zeros.
 
     Args:
@@ -185,6 +188,6 @@ def _type(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """Return a JSON value as bytes, always the same."""
     return json.dumps(value, sort_keys=True).encode()

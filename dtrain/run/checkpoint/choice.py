@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dtrain.errors import CheckpointError, refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json, Values
 from dtrain.run.checkpoint import store, writer
 from dtrain.run.checkpoint.arrays import names
 from dtrain.run.checkpoint.format import STATE, read_manifest
@@ -64,15 +64,14 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix(store.ASIDE))
 
 
-def _meta(path: Path) -> dict[str, Any] | None:
+def _meta(path: Path) -> Json | None:
     try:
-        meta: dict[str, Any] = read_manifest(path)["meta"]
+        return read_manifest(path)["meta"]
     except CheckpointError:  # it is gone by now, or damaged: what is loaded says so
         return None
-    return meta
 
 
-def best_of(metas: Mapping[int, Mapping[str, Any]], mode: str | None) -> int | None:
+def best_of(metas: Mapping[int, Values], mode: str | None) -> int | None:
     """Return the step with the best objective; None where none has one.
 
     A run that was resumed with another objective has values of both: those of the latest count.

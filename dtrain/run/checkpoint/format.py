@@ -14,12 +14,12 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json, JsonValue
 from dtrain.host.packages import version
 from dtrain.run import schemas
 from dtrain.run.checkpoint.arrays import canonical, decode, digest, dtypes, encode, packed, unpacked
@@ -42,7 +42,7 @@ class Checkpoint:
     step: int
     path: Path
     arrays: dict[str, np.ndarray]
-    meta: dict[str, Any]
+    meta: Json
 
 
 def pack(checkpoint: Checkpoint, without: Collection[str] = ()) -> Iterator[bytes | memoryview]:
@@ -87,15 +87,15 @@ def unpack(pieces: Iterable[bytes]) -> Checkpoint | None:
     return Checkpoint(about["step"], Path(about["path"]), arrays, about["meta"])
 
 
-def _checksum(manifest: dict[str, Any]) -> str:
+def _checksum(manifest: Json) -> str:
     return hashlib.sha256(canonical({**manifest, "sha256": None})).hexdigest()
 
 
-def _text(manifest: dict[str, Any]) -> bytes:
+def _text(manifest: Json) -> bytes:
     return json.dumps(manifest, indent=1).encode()
 
 
-def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> None:
+def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: Json) -> None:
     """Write one checkpoint as the new folder ``path``, and flush it to the disk.
 
     Args:
@@ -129,14 +129,14 @@ def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[st
     writing.sync(path)
 
 
-def _manifest(manifest: dict[str, Any], meta: dict[str, Any]) -> bytes:
+def _manifest(manifest: Json, meta: Json) -> bytes:
     plain = json.loads(json.dumps(meta))  # as it will be read: keys become text
     whole = {**manifest, "meta": plain, "sha256": None}
     whole["sha256"] = _checksum(whole)
     return _text(whole)
 
 
-def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
+def rewrite(path: Path, meta: Json, temporary: str) -> None:
     """Give the checkpoint at ``path`` another ``meta``; at any moment it has the old or the new.
 
     Args:
@@ -158,7 +158,7 @@ def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
     writing.sync(path)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> Json:
     """Read and verify the manifest of the checkpoint at ``path``; its arrays are not looked at.
 
     Returns:
@@ -190,7 +190,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def versions(meta: Any) -> str:
+def versions(meta: JsonValue) -> str:
     """Say which dtrain wrote a checkpoint, and which this is.
 
     Args:
@@ -225,7 +225,7 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error!r} {versions(manifest['meta'])}") from error
 
 
-def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[str, np.ndarray]:
+def _read(path: Path, expected: Json, dtypes: dict[str, str]) -> dict[str, np.ndarray]:
     """Verify a file and read its arrays; nothing is believed of it before.
 
     Raises:

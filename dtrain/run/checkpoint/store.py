@@ -19,12 +19,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint import format
 from dtrain.run.checkpoint.arrays import non_finite
 from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, write
@@ -144,7 +144,7 @@ def _damage(error: CheckpointError) -> str:
     return str(error)
 
 
-def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[str, Any]) -> Path:
+def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: Json) -> Path:
     """Save one checkpoint; on return it is on the disk and the pointer names it.
 
     Args:
@@ -203,7 +203,7 @@ def put(temporary: Path) -> None:
     discard(folder, [aside])
 
 
-def rewrite(folder: Path, step: int, meta: dict[str, Any]) -> None:
+def rewrite(folder: Path, step: int, meta: Json) -> None:
     """Give the checkpoint of ``step`` another ``meta``; its arrays stay as they are.
 
     Raises:

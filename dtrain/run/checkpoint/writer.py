@@ -6,17 +6,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import CheckpointError
+from dtrain.files.fields import Json, Values
 from dtrain.run.checkpoint import store
 from dtrain.run.checkpoint.arrays import digest
 from dtrain.run.checkpoint.format import read_manifest
 
 
-def objective(meta: Mapping[str, Any]) -> float | None:
+def objective(meta: Values) -> float | None:
     """Return the objective that was saved with a checkpoint, None if none or not a number."""
     found = meta.get("objective")
     if not isinstance(found, int | float) or isinstance(found, bool):
@@ -24,7 +24,7 @@ def objective(meta: Mapping[str, Any]) -> float | None:
     return float(found) if abs(found) <= sys.float_info.max else None
 
 
-def compared(meta: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def compared(meta: Values) -> tuple[str | None, str | None]:
     """Return the name of a checkpoint's objective and ``max`` or ``min``; None where unknown."""
     name, mode = meta.get("objective_name"), meta.get("objective_mode")
     return (name if isinstance(name, str) else None), (mode if mode in ("max", "min") else None)
@@ -61,16 +61,10 @@ class Writer:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        best: bool,
-        mode: str,
-        saved: Callable[[int], None],
-        before: Callable[[], None] = lambda: None,
-        resumed: int | None = None,
+        self, folder: Path, keep: int, best: bool, mode: str, saved: Callable[[int], None],
+        before: Callable[[], None] = lambda: None, resumed: int | None = None,
         objective: str | None = None,
-    ):
+    ):  # fmt: skip
         self._objective = objective
         self._folder = folder
         self._keep = keep
@@ -96,7 +90,7 @@ class Writer:
         """Set the name of the objective, and whether the best is the largest or the smallest."""
         self._objective, self._mode = objective, mode
 
-    def _note(self, step: int, meta: dict[str, Any]) -> None:
+    def _note(self, step: int, meta: Json) -> None:
         self.objectives.pop(step, None)
         value, (name, _) = objective(meta), compared(meta)
         if value is not None and (None in (name, self._objective) or name == self._objective):
@@ -106,7 +100,7 @@ class Writer:
         """Return the saved step with the best objective, the earliest of equals."""
         return best(self.objectives, self._mode)
 
-    def submit(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    def submit(self, step: int, arrays: dict[str, np.ndarray], meta: Json) -> None:
         """Begin to save; waits only where the previous save still runs.
 
         Where ``step`` was the last to be saved, and its arrays were the same, only ``meta`` is
@@ -126,7 +120,7 @@ class Writer:
         )
         self._thread.start()
 
-    def _save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    def _save(self, step: int, arrays: dict[str, np.ndarray], meta: Json) -> None:
         try:
             self._before()
         except OSError as error:

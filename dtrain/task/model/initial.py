@@ -116,10 +116,7 @@ class Match:
 
 
 def match(
-    wanted: Sequence[Wanted],
-    shapes: Mapping[str, tuple[int, ...]],
-    rules: Sequence[Any],
-    value: str,
+    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Any], value: str
 ) -> tuple[list[Match], list[str]]:
     """Find what each weight is loaded from.
 
@@ -181,7 +178,7 @@ def _match(wanted: Wanted, rule: Any, shapes: Mapping[str, tuple[int, ...]]) -> 
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequence[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -207,7 +204,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequenc
     ]  # fmt: skip
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    matched, unused = match(wanted, shapes, rules, str(past.path))
+    matched, unused = match(wanted, shapes, [*rules], str(past.path))
     for each, found in zip(all_weights, matched, strict=True):
         if found.source is not None:
             _check_numbers(arrays[found.source], found.source, str(past.path))
@@ -225,11 +222,9 @@ def _check_numbers(array: np.ndarray, name: str, value: str) -> None:
 
 
 def table(
-    wanted: Sequence[Wanted],
-    matched: Sequence[Match],
-    unused: Mapping[str, tuple[int, ...]],
+    wanted: Sequence[Wanted], matched: Sequence[Match], unused: Mapping[str, tuple[int, ...]],
     path: Path,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return a sentence, and a row for each weight, or for each layer where there are many."""
     loaded = sum(each.source is not None for each in matched)
     head = f"init.weights: {loaded} of {len(wanted)} weights are loaded from {path}"

@@ -28,6 +28,7 @@ import numpy as np
 
 from dtrain.errors import DamagedFile, NotPromoted, refuse
 from dtrain.files import locks, writing
+from dtrain.files.fields import Json
 from dtrain.host.packages import version
 from dtrain.run import exports, registry
 from dtrain.run.exports import Record, Tensor
@@ -112,7 +113,7 @@ class Models:
         """Let no other command look for what this one is about to make."""
         return locks.alone(self._rundir.path / ".models.lock")
 
-    def _shipped(self, model: Model) -> dict[str, Any]:
+    def _shipped(self, model: Model) -> Json:
         """Make MLflow hold a model; return its versions by the names that they are under."""
         measured = registry.measured(self._rundir, model)
         logged = self._logged(model)
@@ -194,7 +195,7 @@ class Models:
         self._link(logged, {"name": name, "version": version.version})
         return version
 
-    def _link(self, logged: Any, version: dict[str, Any]) -> None:
+    def _link(self, logged: Any, version: Json) -> None:
         """Let the page of the logged model show its version; a server does that by itself."""
         tags = self._store.call("get_logged_model", logged.model_id).tags
         linked = json.loads(tags.get(_VERSIONS, "[]"))

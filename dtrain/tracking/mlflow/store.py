@@ -242,13 +242,9 @@ class Store:
         parts = found.removeprefix(wanted).split("/")
         if found.startswith(wanted) and parts[0] == "" and ".." not in map(unquote, parts):
             return
-        refuse(
-            "tracking.experiment",
-            f"{store} keeps its files in {found}, and not beside itself: it was moved or copied, "
-            "or another user made it", self._config.tracking.experiment,
-            accepted="an experiment that is not there yet, or another store",
-            hint="tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
-        )  # fmt: skip
+        refuse("tracking.experiment", f"{store} keeps its files in {found}, not beside itself: it "
+               "was moved, copied or made by another user", self._config.tracking.experiment,
+               hint="tracking.experiment=NEW; to sync, --uri sqlite:////NEW.db")  # fmt: skip
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
@@ -305,8 +301,7 @@ class Registered:
         match = _FORM.fullmatch(text)
         if match is None:
             refuse("MODEL", "is no model of a registry", text,
-                   accepted="models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID",
-                   hint="python -m dtrain serve models:/NAME@champion")  # fmt: skip
+                   hint="models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID")  # fmt: skip
         self._text = text
         self.name: str | None = match["name"]
         self.alias: str | None = match["alias"]
@@ -377,6 +372,5 @@ def _embedded(text: str) -> str:
     store = Path(pyproject.output_dir(), "mlflow.db").absolute()
     if not store.is_file():
         refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
-               "", accepted="the address of a tracking store",
-               hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
+               "", hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
     return f"sqlite:///{store}"

@@ -14,6 +14,7 @@ from dtrain.config.overrides import parse
 from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, write_json
 from dtrain.tracking.base import make_tracker
@@ -31,7 +32,7 @@ def first(differs: dict[str, str]) -> dict[str, str]:
     return {f"{FIRST}{key}": str(value) for key, value in differs.items()}
 
 
-def job_name(job: dict[str, Any], otherwise: str) -> str:
+def job_name(job: Json, otherwise: str) -> str:
     """Return a readable name: ``3 strategy=mirrored learning_rate=0.001``.
 
     Args:
@@ -48,7 +49,7 @@ def job_name(job: dict[str, Any], otherwise: str) -> str:
     return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
 
 
-def job_tags(job: dict[str, Any], parent: str) -> dict[str, str]:
+def job_tags(job: Json, parent: str) -> dict[str, str]:
     """Return the tags of a child.
 
     Args:
@@ -163,7 +164,7 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
     words = (sweep.get("command") or {}).get("overrides", [])
     given = {each.name: each.value or "" for each in map(parse, words)}
     store.parameters(run_id, given, dict(store.call("get_run", run_id).data.params))
-    jobs: list[dict[str, Any]] = sweep.get("jobs", [])
+    jobs: list[Json] = sweep.get("jobs", [])
     best = next((job for job in jobs if job["number"] == sweep.get("best")), None)
     tags = {"overrides": " ".join(words)}
     if sweep.get("objective") is not None:
@@ -224,7 +225,7 @@ def _ship(rundir: RunDir) -> bool:
     return True
 
 
-def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
+def _note(jobs: list[Json], best: int | None) -> str:
     """Return a table of the jobs in Markdown, the best in bold, as a description shows it."""
     keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
     reported = ("status", "objective", "seconds", "error")

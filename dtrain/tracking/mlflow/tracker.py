@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dtrain.config import tree
 from dtrain.config.objective import AUTO
 from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json, Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.run import code, schemas
@@ -33,7 +34,7 @@ _NAME, _DIGEST, _TEXT = 500, 36, 60_000
 _CONTEXT = {"train": "training", "validation": "validation"}
 
 
-def inputs(event: dict[str, Any], dataset: Mapping[str, Any]) -> list[Any]:
+def inputs(event: Json, dataset: Values) -> list[Any]:
     """Return MLflow's inputs of a ``data`` event.
 
     Args:
@@ -182,9 +183,9 @@ class MLflow(Tracker):
 
     def __init__(self, config: Config):
         self._config = config
-        self._run: TrackedRun | None = None
+        self._run: TrackedRun  # after open
         self._job: Any = None
-        self._store: Store | None = None
+        self._store: Store  # after open
         self._run_id = ""
         self._resumed = False
         self._known: dict[str, Steps] = {}
@@ -192,7 +193,7 @@ class MLflow(Tracker):
         #: that have another value since a later start.
         self._present: dict[str, str] | None = None
         self._changed: set[str] = set()
-        self._derived: dict[str, Any] = {}
+        self._derived: Json = {}
 
     @property
     def address(self) -> str:
@@ -227,9 +228,7 @@ class MLflow(Tracker):
         if self._resumed:
             self._call_store("update_run", status="RUNNING")
 
-    def add(
-        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
-    ) -> None:
+    def add(self, run: TrackedRun, events: list[Json], ended: tuple[float, str, float]) -> None:
         """Write events of a run that has ended: its status and its artifacts stay."""
         self._find(run, ended[0])
         self.write(events)
@@ -239,7 +238,6 @@ class MLflow(Tracker):
             self.close(*ended[1:])
 
     def _call_store(self, method: str, **named: Any) -> None:
-        assert self._store is not None
         self._store.call(method, self._run_id, **named)
 
     def _find(self, run: TrackedRun, started: float) -> None:
@@ -265,9 +263,8 @@ class MLflow(Tracker):
         self._present = None
         self._resumed = True
 
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[Json]) -> None:
         """Write what ``events`` say; a point that is already there is not written again."""
-        assert self._store is not None, "after open"
         points = []
         for event in events:
             if event["event"] in ("start", "objective"):
@@ -289,7 +286,6 @@ class MLflow(Tracker):
 
     def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
-        assert self._store is not None
         if key not in self._known:
             known = self._known[key] = Steps()
             if self._resumed:
@@ -298,13 +294,12 @@ class MLflow(Tracker):
                     known.add(point.step)
         return self._known[key]
 
-    def _describe(self, derived: dict[str, Any]) -> None:
+    def _describe(self, derived: Json) -> None:
         """Write the parameters of a start of the run.
 
         MLflow keeps the first value of a parameter. One that a later start has changed, such as
         ``trainer.epochs`` of a run that was resumed for more, is a tag ``resumed.NAME`` as well.
         """
-        assert self._run is not None and self._store is not None, "after open"
         differing = first((self._job or {}).get("differs", {}))
         plain = tree.written(self._run.config)
         self._derived.update(derived)
@@ -331,7 +326,6 @@ class MLflow(Tracker):
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
             ended: when the run did, seconds since the epoch.
         """
-        assert self._store is not None and self._run is not None, "after open"
         rundir, call = self._run.rundir, self._store.call
         result: Any = schemas.read(rundir.result, schemas.Result) or {}
         for name in ("restarts", "pruned"):
@@ -358,9 +352,8 @@ class MLflow(Tracker):
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
 
-    def _explain(self, result: dict[str, Any]) -> None:
+    def _explain(self, result: Json) -> None:
         """Add why the run failed, and the logs of its tasks."""
-        assert self._store is not None and self._run is not None, "after open"
         call, logs = self._store.call, self._run.rundir.logs
         if error := result.get("error"):
             call("set_tag", self._run_id, "error", secrets.mask(str(error))[:_TAG_CHARACTERS])
@@ -374,13 +367,11 @@ class MLflow(Tracker):
         return self._models().promote(promotion)
 
     def _models(self) -> Models:
-        assert self._store is not None and self._run is not None, "after open"
         target = str(self._config.dataset.get("_target_", "dataset"))
         return Models(self._store, self._run.rundir, self._run_id, target.rpartition(".")[2])
 
     def _evaluations(self, rundir: RunDir) -> None:
         """Add the tables and pictures of evaluations that are not there yet."""
-        assert self._store is not None, "after open"
         call = self._store.call
         for folder in sorted((rundir.path / "evaluations").glob("*")):
             if folder.is_symlink():

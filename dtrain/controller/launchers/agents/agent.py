@@ -25,6 +25,7 @@ from dtrain.controller.launchers.agents import facts, mirror
 from dtrain.controller.launchers.agents.stream import DATA, Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
@@ -196,7 +197,7 @@ class Agent:
         self._own.take(mirror.of_message(**part))
 
     def _on_start(
-        self, run: str, tasks: list[str], cluster: dict[str, Any], variables: dict[str, str]
+        self, run: str, tasks: list[str], cluster: Json, variables: dict[str, str]
     ) -> None:
         os.environ.update(variables)
         # ORDER: the ports have to be free when TensorFlow takes them.

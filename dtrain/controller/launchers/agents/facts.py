@@ -19,18 +19,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import dtrain
 from dtrain.controller.launchers.agents.host import Host
 from dtrain.controller.resources.devices import machine
+from dtrain.files.fields import Json
 from dtrain.host import network
 from dtrain.host.frameworks import FRAMEWORKS, Framework
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
 
 
-def found() -> dict[str, Any]:
+def found() -> Json:
     """Return what this process and its machine are, as JSON values.
 
     ``dtrain``, ``tensorflow``, ``jax``, ``jaxlib``, ``keras``, ``python``: versions; ``code``: a
@@ -203,7 +203,7 @@ _SAME = {"dtrain": "dtrain", "tensorflow": "TensorFlow", "keras": "Keras"}
 CLOCK = 60.0
 
 
-def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | None:
+def problem(facts: Json, here: Json) -> tuple[str, str] | None:
     """Return how a host differs from this machine, and what to do; None where it does not.
 
     Args:
@@ -225,17 +225,13 @@ def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | No
     return None
 
 
-def framework_problem(
-    framework: Framework, facts: dict[str, Any], here: dict[str, Any]
-) -> tuple[str, str] | None:
+def framework_problem(framework: Framework, facts: Json, here: Json) -> tuple[str, str] | None:
     """Return how what a job computes with differs on a host, and what to do; None: in nothing."""
     differences = (_other(name, name, facts, here) for name in framework.packages)
     return next(filter(None, differences), None)
 
 
-def _other(
-    key: str, what: str, facts: dict[str, Any], here: dict[str, Any]
-) -> tuple[str, str] | None:
+def _other(key: str, what: str, facts: Json, here: Json) -> tuple[str, str] | None:
     ours, theirs = here.get(key), facts.get(key)
     if ours == theirs:
         return None

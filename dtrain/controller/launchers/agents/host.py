@@ -8,12 +8,12 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream, Transport
 from dtrain.controller.launchers.cluster_env.tf_config import joined
 from dtrain.errors import DtrainError, TrainingError, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.mirror import Receiver
 
@@ -57,7 +57,7 @@ class Host:
     ):
         self.transport, self.slots = transport, slots
         self.name = transport.host
-        self.facts: dict[str, Any] = {}
+        self.facts: Json = {}
         self.tasks: list[str] = []
         self.address: str | None = None
         self.lost: str | None = None
@@ -96,7 +96,7 @@ class Host:
             why = f"what came of its run folder cannot be kept ({error})"
             self._inbox.put((self, {"kind": "gone", "why": why}))
 
-    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
         """Send a message; one that is lost gets none."""
         if self.stream is not None:
             self.stream.send(kind, data, **fields)
@@ -334,9 +334,8 @@ def in_file(path: str) -> list[tuple[str, int]]:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no text"
-        raise UsageError(key, f"cannot be read ({why})", path,
-                         accepted="a file with a line for each host: host slots=N",
-                         hint=f"{key}=FILE") from None  # fmt: skip
+        raise UsageError(key, f"cannot be read ({why})", path, hint=f"{key}=FILE, with a line for "
+                         "each host: host slots=N") from None  # fmt: skip
     slots: dict[str, int] = {}
     for number, line in enumerate(lines[:_MOST], 1):
         name, _, options = line.partition("#")[0].strip().partition(" ")
@@ -362,7 +361,5 @@ def _once(key: str, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
     for place, (name, slots) in enumerate(found):
         if name in [other for other, _ in found[:place]]:
             more = slots + next(room for other, room in found if other == name)
-            refuse(key, "is given twice", name,
-                   accepted="each host once, with the number of its tasks",
-                   hint=f"{name}:{more}")  # fmt: skip
+            refuse(key, "is given twice", name, hint=f"{name}:{more} once, for all of its tasks")
     return found

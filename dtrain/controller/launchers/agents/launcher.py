@@ -142,11 +142,9 @@ class Agents(Launcher, LocalProcesses):
         hosts, tasks = self.connect(), len(cluster.tasks)
         places, wanted = sum(host.slots for host in hosts), tasks // cluster.together
         if places < wanted:
-            refuse("launcher.hosts",
-                   f"the job (strategy={facts['strategy.name']}) has {tasks} tasks, and there are "
-                   f"places for {places * cluster.together}",
+            refuse("launcher.hosts", f"has {places * cluster.together} places for {tasks} tasks "
+                   f"(strategy={facts['strategy.name']})",
                    ",".join(f"{h.name}:{h.slots}" for h in hosts),
-                   accepted=f"places for {tasks}, such as {hosts[0].name}:{wanted}",
                    typed=f"'launcher.hosts=[{hosts[0].name}:{wanted}]'")  # fmt: skip
         self._compare(hosts, cluster)
         self.where = hosts[0].name
@@ -159,8 +157,7 @@ class Agents(Launcher, LocalProcesses):
             problem = facts.framework_problem(framework, host.facts, here)
             if problem is not None:
                 refuse("launcher.hosts", f"cannot be used: {problem[0]}", host.name,
-                       accepted=f"hosts with the same {framework.title} as this machine",
-                       typed=problem[1])  # fmt: skip
+                       accepted=f"hosts with one {framework.title}", hint=problem[1])  # fmt: skip
 
     def prepare(self, cluster: Cluster) -> None:
         """Have the agents begin to import the framework."""

@@ -228,10 +228,9 @@ def archive(folder: Path) -> bytes:
             tar.add(folder / name, str(name), recursive=False)
             if held.tell() > MOST or sum(sizes.values()) > 4 * MOST:
                 largest = max(sizes, key=lambda each: sizes[each])
-                refuse("launcher.sync", f"the files of {folder} are more than {MOST >> 20} "
-                       f"MiB, packed; the largest is {largest}", "true",
-                       accepted="code, without data",
-                       hint="the file in .gitignore, or launcher.sync=false")  # fmt: skip
+                refuse("launcher.sync",
+                       f"{folder} has over {MOST >> 20} MiB; the most is {largest}", "true",
+                       hint="that file in .gitignore, or launcher.sync=false")  # fmt: skip
     return held.getvalue()
 
 

@@ -67,7 +67,7 @@ class Stream:
         for thread in self._threads:
             thread.start()
 
-    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
         """Send a message when those before it are sent; returns at once."""
         self.put(packed(kind, data, **fields))
 
@@ -220,7 +220,7 @@ class Stream:
         return bool(data)
 
 
-def packed(kind: str, data: bytes = b"", **fields: Any) -> tuple[bytes, ...]:
+def packed(kind: str, data: bytes = b"", **fields: object) -> tuple[bytes, ...]:
     """Return a message as it is written."""
     head = {"kind": kind, **fields, **({"size": len(data)} if data else {})}
     line = json.dumps(head).encode() + b"\n"

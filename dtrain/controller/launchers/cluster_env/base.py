@@ -121,12 +121,9 @@ class Ranked(ABC):
         """
         started = self.started()
         if started is None:
-            refuse(
-                "launcher.environment", f"the environment says nothing of {self.name}",
-                type(self).__name__,
-                accepted=f"a command that {self.name} starts, or launcher=auto, which looks for it",
-                typed="launcher=auto",
-            )  # fmt: skip
+            refuse("launcher.environment", f"the environment says nothing of {self.name}",
+                   type(self).__name__, accepted="a command that it starts, or launcher=auto",
+                   typed="launcher=auto")  # fmt: skip
         check(started, planned, strategy, on_hosts)
         if started.addresses:
             planned = planned.at(started.addresses[: len(planned.tasks)])
@@ -147,15 +144,13 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
     if len(tasks) == 1 and not on_hosts:
         if number == 1:
             return
-        refuse("strategy", f"is one process, and {started.what} has "
-               f"{number or 'several'} tasks, each of which would train by itself", strategy,
-               accepted=f"a strategy of several tasks, or {_tasks(1, started)}",
+        refuse("strategy", f"is one process, and {started.what} has {number or 'several'} tasks",
+               strategy, accepted=f"a strategy of several tasks, or {_tasks(1, started)}",
                typed="strategy=multiworker")  # fmt: skip
     if number is not None and number != len(tasks):
         raise _other_number(number, started, planned, strategy)
     if not 0 <= started.rank < len(tasks):
-        refuse("launcher.environment",
-               f"this command is task {started.rank}, counted from 0, and {len(tasks)} are planned",
+        refuse("launcher.environment", f"is task {started.rank}, from 0, of {len(tasks)}",
                started.what, accepted=f"{len(tasks)} commands",
                typed=f"hardware.hosts={started.rank + 1}")  # fmt: skip
 
@@ -175,12 +170,12 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     fits = max(1, number - beside)
     if planned.together == len(planned.tasks) > 1:  # all on one host
         key = "hardware.devices"
-    return UsageError(
-        key, f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}",
-        counts["worker"] if "ps" in counts else len(planned.tasks),
-        accepted=_tasks(len(roles), started) + (f", or {key}={fits}" if number > beside else ""),
-        hint=f"{key}={fits}" if number > beside else f"a cluster for strategy={strategy}",
-    )  # fmt: skip
+    value = counts["worker"] if "ps" in counts else len(roles)
+    accepted = _tasks(len(roles), started)
+    instead = f"{key}={fits}" if number > beside else None
+    why = f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}"
+    return UsageError(key, why, value, typed=instead, hint=f"a cluster for strategy={strategy}",
+                      accepted=f"{accepted}, or {instead}" if instead else accepted)  # fmt: skip
 
 
 def _tasks(number: int, started: Started) -> str:
@@ -230,8 +225,11 @@ class Variables:
 
     def wrong(self, name: str, problem: str) -> UsageError:
         """Return the error of a variable that is not as the platform sets it."""
-        return UsageError(
-            name, f"{problem}, {self.place}", self.environ.get(name, "(not set)"),
-            accepted=f"what {self.setter} sets; or launcher=local, for this command alone",
-            typed="launcher=local",
-        )  # fmt: skip
+        value = self.environ.get(name, "(not set)")
+        return wrong_variable(self.setter, name, value, f"{problem}, {self.place}")
+
+
+def wrong_variable(setter: str, name: str, value: str, problem: str) -> UsageError:
+    """Return the error of a variable that is not as ``setter`` sets it."""
+    accepted = f"what {setter} sets; or launcher=local, for this command alone"
+    return UsageError(name, problem, value, accepted=accepted, typed="launcher=local")

@@ -40,9 +40,10 @@ from dtrain.controller.launchers.cluster_env.base import (
     Ranked,
     Started,
     Variables,
+    wrong_variable,
 )
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig, host_port, is_local
-from dtrain.errors import UsageError, refuse
+from dtrain.errors import refuse
 
 _WORLD = "OMPI_COMM_WORLD"
 #: Names of the number of a run of mpirun: of releases 4 and 5, and of older ones.
@@ -165,13 +166,13 @@ class SageMaker(Ranked):
         except (OSError, ValueError):
             if not text.strip():
                 return None
-            raise _not_set_by("SageMaker", "SM_HOSTS", text, "is not JSON") from None
+            raise wrong_variable("SageMaker", "SM_HOSTS", text, "is not JSON") from None
         hosts, own = described.get("hosts"), described.get("current_host")
         if not isinstance(hosts, list):
-            raise _not_set_by("SageMaker", "SM_HOSTS", json.dumps(hosts), "is no list of hosts")
+            raise wrong_variable("SageMaker", "SM_HOSTS", json.dumps(hosts), "is no list of hosts")
         if own not in hosts:
             problem = f"is none of {', '.join(map(str, hosts))}"
-            raise _not_set_by("SageMaker", "SM_CURRENT_HOST", own or "(not set)", problem)
+            raise wrong_variable("SageMaker", "SM_CURRENT_HOST", own or "(not set)", problem)
         return Started(
             f"SageMaker{' job ' if job else ''}{job}", hosts.index(own), len(hosts),
             where=", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else ""),
@@ -204,7 +205,7 @@ class Vertex(Ranked):
                 host_port(address)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             problem = f"is no JSON of cluster and task ({type(error).__name__}: {error})"
-            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, problem) from None
+            raise wrong_variable("Vertex AI", "CLUSTER_SPEC", text, problem) from None
         rank = sum(len(pools[name]) for name in names[: names.index(own)]) + int(index)
         return Started("Vertex AI", rank, len(addresses), addresses=addresses)
 
@@ -213,13 +214,6 @@ def _number_of(pool: str) -> tuple[int, str]:
     """Return what pools are ordered by: ``workerpool10`` comes after ``workerpool2``."""
     digits = re.search(r"(\d{1,9})$", pool)
     return (int(digits[1]) if digits else -1, pool)
-
-
-def _not_set_by(platform: str, name: str, value: str, problem: str) -> UsageError:
-    short = value if len(value) <= 80 else f"{value[:77]}..."
-    return UsageError(name, problem, short,
-                      accepted=f"what {platform} sets; or launcher=local, for this command alone",
-                      typed="launcher=local")  # fmt: skip
 
 
 INDEX, POD = "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"
@@ -275,9 +269,8 @@ def read_pod(environ: Mapping[str, str], full_name: str) -> Started | None:
     if not domain:
         return None
     if not name.endswith(f"-{index}"):
-        refuse("HOSTNAME", f"is not the host name of pod {index} of an indexed Job", name,
-               accepted=f"JOB-{index}, which Kubernetes gives it",
-               hint="no spec.hostname in the pod's template")  # fmt: skip
+        refuse("HOSTNAME", f"is not JOB-{index}, as Kubernetes names pod {index} of an indexed Job",
+               name, hint="no spec.hostname in the pod's template")  # fmt: skip
     job = name.removesuffix(f"-{index}")
     jobs = variables.number("GLOBAL_REPLICAS", 1)
     if not jobset or jobs == 1:  # one Job, of so many pods as its manifest says

@@ -65,9 +65,8 @@ def read(environ: Mapping[str, str]) -> Started | None:
     what = f"SLURM step {job}.{step}"
     rank, number = variables.rank("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if number > 1 and "SLURM_PTY_PORT" in environ:
-        refuse("launcher", f"this shell is one of the {number} tasks of {what}, and a command "
-               "in it starts no others", "auto",
-               accepted="a shell of one task, and srun in it; or launcher=local",
+        refuse("launcher", f"this shell is a task of {number} of {what}, and starts no others",
+               "auto", accepted="local; or srun, in a shell of one task",
                hint="srun -n1 --pty bash")  # fmt: skip
     nodes = environ.get("SLURM_STEP_NODELIST", "")
     if not (first := first_host(nodes)):
@@ -102,9 +101,8 @@ def _refuse_one_of_many(job: str, environ: Mapping[str, str]) -> None:
     """Refuse a command that is alone on several nodes."""
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     if nodes.isdecimal() and int(nodes) > 1:
-        refuse("launcher", f"SLURM job {job} has {nodes} nodes, and this command is on one of "
-               "them: srun starts it on each", "auto",
-               accepted="srun; or launcher=local, which leaves the others idle",
+        refuse("launcher", f"SLURM job {job} has {nodes} nodes, and this command is on one of them",
+               "auto", accepted="srun, on each; or local, which leaves the others idle",
                hint="srun --ntasks-per-node=1 python -m dtrain ...")  # fmt: skip
 
 

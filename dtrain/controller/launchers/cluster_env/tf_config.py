@@ -7,10 +7,10 @@ import ipaddress
 import json
 import os
 import re
-from typing import Any
 
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
@@ -75,7 +75,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     """
     if len(planned.tasks) == 1 and not on_hosts:
         refuse("strategy", "is one process and has no use for a cluster", strategy,
-               accepted="with launcher=env: one of several tasks; with launcher=local: any",
+               accepted="one of several tasks, or any with launcher=local",
                hint="strategy=multiworker, or launcher=local")  # fmt: skip
     value = _parse(text)
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
@@ -126,24 +126,21 @@ def is_local(host: str) -> bool:
     return host.lower() in _HERE or host.startswith("127.")
 
 
-def _wrong(where: str, value: Any, problem: str, hint: str = _EXAMPLE) -> UsageError:
+def _wrong(
+    where: str, value: object, problem: str, typed: str | None = None, hint: str = _EXAMPLE
+) -> UsageError:
     """Return the error of a part of ``TF_CONFIG``, such as ``cluster.worker[0]``."""
     text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
-    return UsageError(
-        f"TF_CONFIG.{where}" if where else "TF_CONFIG", problem,
-        text if len(text) <= 60 else f"{text[:57]}...",
-        accepted="TensorFlow's JSON of cluster and task, the same cluster on every host",
-        typed=hint,
-    )  # fmt: skip
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return UsageError(f"TF_CONFIG.{where}".rstrip("."), problem, text, typed=typed, hint=hint,
+                      accepted="TensorFlow's JSON, with one cluster on every host")  # fmt: skip
 
 
-def _parse(text: str | None) -> dict[str, Any]:
+def _parse(text: str | None) -> Json:
     if text is None or not text.strip():
-        refuse("TF_CONFIG",
-               "the environment says nothing of the cluster that launcher=env is to join",
-               "" if text is not None else "(not set)",
-               accepted="TensorFlow's JSON, or RANK, WORLD_SIZE and MASTER_ADDR, on every host; or "
-               "launcher=local", typed=_EXAMPLE)  # fmt: skip
+        refuse("TF_CONFIG", "says nothing of the cluster that launcher=env is to join",
+               text or "(not set)", hint=_EXAMPLE,
+               accepted="JSON, or RANK, WORLD_SIZE, MASTER_ADDR; or launcher=local")  # fmt: skip
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -158,21 +155,22 @@ def _parse(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _check_role(where: str, role: Any, value: Any, usable: list[str], strategy: str) -> None:
+def _check_role(where: str, role: object, value: object, usable: list[str], strategy: str) -> None:
     if role in usable:
         return
-    problem, hint = "is no role of a task", f'"{nearest(str(role), usable) or "worker"}"'
+    problem, typed = "is no role of a task", None
+    hint = f'"{nearest(str(role), usable) or "worker"}"'
     if role == "master":
         problem, hint = "is an old name of the role: name it chief", '"chief"'
     elif role == "evaluator":
         problem = "dtrain evaluates in the training loop itself"
         hint = "TF_CONFIG without the evaluator; python -m dtrain evaluate RUN follow=true"
     elif role == "ps":
-        problem, hint = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
-    raise _wrong(where, value, problem, hint)
+        problem, typed = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
+    raise _wrong(where, value, problem, typed, hint)
 
 
-def _addresses(where: str, listed: Any) -> list[str]:
+def _addresses(where: str, listed: object) -> list[str]:
     if not isinstance(listed, list):
         raise _wrong(where, listed, "is not a list of addresses")
     for index, address in enumerate(listed):
@@ -201,8 +199,8 @@ def _check_numbers(addresses: dict[str, list[str]], planned: Cluster) -> None:
 def _check_number(where: str, number: int, key: str, wanted: int) -> None:
     if number != wanted:
         tasks = "1 task" if number == 1 else f"{number} tasks"
-        hint = f"{key}={number}" if number else _EXAMPLE
-        raise _wrong(where, tasks, f"{key}={wanted} asks for {wanted}", hint)
+        typed = f"{key}={number}" if number else None
+        raise _wrong(where, tasks, f"{key}={wanted} asks for {wanted}", typed)
 
 
 def _check_together(addresses: dict[str, list[str]]) -> None:
@@ -221,9 +219,7 @@ def _check_together(addresses: dict[str, list[str]]) -> None:
             raise _wrong(where, address, f"{problem}: {elsewhere[0]}")
 
 
-def _own_name(
-    task: dict[str, Any], addresses: dict[str, list[str]], usable: list[str], strategy: str
-) -> str:
+def _own_name(task: Json, addresses: dict[str, list[str]], usable: list[str], strategy: str) -> str:
     role, index = task.get("type"), task.get("index")
     _check_role("task.type", role, role, usable, strategy)
     listed = len(addresses.get(str(role), []))

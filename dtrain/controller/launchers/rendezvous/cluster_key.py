@@ -55,7 +55,7 @@ def missing() -> UsageError:
     return _problem(
         "its hosts must know a common key, and there is none here",
         f"the same key on every host, as {VARIABLE} in the environment or in the file {FILE}",
-        f"{_MAKE} once, for such a key",
+        _MAKE,
     )
 
 
@@ -82,5 +82,5 @@ def _checked(key: bytes, where: str) -> bytes:
     return key
 
 
-def _problem(problem: str, accepted: str, hint: str) -> UsageError:
-    return UsageError("launcher", problem, "env", accepted=accepted, typed=hint)
+def _problem(problem: str, accepted: str, typed: str) -> UsageError:
+    return UsageError("launcher", problem, "env", accepted=accepted, typed=typed)

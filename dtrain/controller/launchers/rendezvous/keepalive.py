@@ -7,10 +7,10 @@ import queue
 import socket
 import threading
 import time
-from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.rendezvous.messages import BEAT, Connection, Message, Pace, ready
+from dtrain.files.fields import Json
 
 #: Part of the patience with a silent peer that may be silence before the peer is a hindrance.
 SHARE = 0.25
@@ -39,7 +39,7 @@ class Watch(threading.Thread):
         self._lock = threading.Lock()
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
-        self._last: tuple[str, dict[str, Any]] | None = None
+        self._last: tuple[str, Json] | None = None
         self._over = False
         self._lost: list[str] = []
         self._step, self._pace = 0, Pace()
@@ -56,7 +56,7 @@ class Watch(threading.Thread):
         with self._lock:
             return list(self._connections)
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: object) -> None:
         """Send a message to all."""
         with self._lock:
             for connection in self._connections.values():
@@ -97,7 +97,7 @@ class Watch(threading.Thread):
                     found.append(name)
         return found
 
-    def end(self, kind: str | None = None, **fields: Any) -> None:
+    def end(self, kind: str | None = None, **fields: object) -> None:
         """Close all connections, after a last message, which has a moment to arrive."""
         if self._over:
             return
@@ -160,7 +160,7 @@ class Watch(threading.Thread):
         """
         return connection.late(self._timeout) >= SHARE / 2 * self._timeout
 
-    def _say_last(self, kind: str, fields: dict[str, Any]) -> None:
+    def _say_last(self, kind: str, fields: Json) -> None:
         with self._lock:
             left = list(self._connections.values())
         for connection in left:

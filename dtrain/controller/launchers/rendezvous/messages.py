@@ -153,7 +153,7 @@ class Connection:
         self._out += self._seals[0].close(data)
         self._sent = time.monotonic()
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: object) -> None:
         """Send a message, once the peer is proven; nothing happens where it is gone."""
         data = make(kind, **fields)
         if not self.proven:
@@ -190,7 +190,7 @@ class Connection:
         self._socket.close()
 
 
-def _address(ask: Callable[[], Any]) -> str:
+def _address(ask: Callable[[], object]) -> str:
     try:
         name = ask()
     except OSError:
@@ -223,27 +223,27 @@ Message = dict[str, Any]
 _MAGIC = b"dtrain-cluster-2 "
 
 
-def _text(value: Any) -> bool:
+def _text(value: object) -> bool:
     return isinstance(value, str) and value.replace("\n", "").isprintable()
 
 
-def _texts(value: Any) -> bool:
+def _texts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _code(value: Any) -> bool:
+def _code(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255
 
 
-def _step(value: Any) -> bool:
+def _step(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
-def _name(value: Any) -> bool:
+def _name(value: object) -> bool:
     return isinstance(value, str) and is_name(value)
 
 
-def _is_address(value: Any) -> bool:
+def _is_address(value: object) -> bool:
     """Say whether ``value`` is ``host:port``, ``:port`` of a host that is known, or nothing."""
     return (
         isinstance(value, str)
@@ -251,25 +251,25 @@ def _is_address(value: Any) -> bool:
     )
 
 
-def _addresses(value: Any) -> bool:
+def _addresses(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_address, value))
 
 
-def _job(value: Any) -> bool:
+def _job(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32}", value) is not None
 
 
 #: Each kind of message, with its fields and what they may be. ``proof`` is the chief's first one:
 #: it says nothing but that it knows the key. ``beat`` says that its sender is alive, and how far
 #: the job is.
-KINDS: dict[str, dict[str, Callable[[Any], bool]]] = {
+KINDS: dict[str, dict[str, Callable[[object], bool]]] = {
     "proof": {},
     "beat": {"step": _step},
     "hello": {"task": _text, "dtrain": _text, "facts": _texts, "address": _is_address},
     "stop": {},
     "left": {"code": _code, "lines": _text, "signal": _code},
     "place": {"day": _name, "name": _name, "job": _job, "addresses": _addresses},
-    "problem": {"key": _text, "value": _text, "problem": _text, "accepted": _text, "hint": _text},
+    "problem": dict.fromkeys(("key", "value", "why", "accepted", "typed", "hint"), _text),
     "error": {"error": _text},
     "ended": {"code": _code},
 }
@@ -295,7 +295,7 @@ def parse(data: bytes) -> Message | None:
     return value if all(check(value[name]) for name, check in fields.items()) else None
 
 
-def make(kind: str, **fields: Any) -> bytes:
+def make(kind: str, **fields: object) -> bytes:
     """Return a message as :func:`parse` takes it: long texts are cut, odd characters replaced."""
     checks = KINDS[kind]
     for name, value in fields.items():

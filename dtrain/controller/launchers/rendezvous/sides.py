@@ -19,7 +19,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dtrain import __version__, errors
 from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, joined
@@ -27,6 +27,7 @@ from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
 from dtrain.controller.launchers.rendezvous.messages import PROVE, Connection, Message, ready
 from dtrain.errors import TrainingError, UsageError
+from dtrain.files.fields import Json
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.
 UNIDENTIFIED = 64
@@ -66,13 +67,9 @@ class Host:
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        expected: list[str],
-        facts: dict[str, str],
-        key: bytes,
+        self, addresses: Sequence[str], expected: list[str], facts: dict[str, str], key: bytes,
         peer_timeout: float,
-    ):
+    ):  # fmt: skip
         self._addresses, self._expected, self._key = addresses, expected, key
         self._address = addresses[0]
         self._places: dict[str, tuple[str, Connection]] = {}  # what each has said of its own
@@ -226,27 +223,29 @@ class Host:
     def _greet(self, connection: Connection, hello: Message) -> None:
         task = hello["task"]
         if task not in self._expected:
-            self._refuse(connection, (
-                "task", task, "the chief expects no such task",
-                ", ".join(self._expected), "the same cluster on every host",
-            ))  # fmt: skip
+            self._refuse(
+                connection, task, "the chief expects no such task", ", ".join(self._expected),
+                "the same cluster on every host",
+            )  # fmt: skip
         elif task in self._watch.names():
-            self._refuse(connection, (
-                "task", task, f"another process has come to the chief as {task}",
+            self._refuse(
+                connection, task, f"another process has come to the chief as {task}",
                 "one process for each task", "another index of the task on this host",
-            ))  # fmt: skip
+            )  # fmt: skip
         else:
             self._places[task] = (hello["address"], connection)
             self._watch.add(task, connection)
             self._compare(task, {"dtrain": hello["dtrain"], **hello["facts"]})
 
-    def _refuse(self, connection: Connection, fields: tuple[str, ...]) -> None:
+    def _refuse(
+        self, connection: Connection, task: str, why: str, accepted: str, hint: str
+    ) -> None:
         """Send one peer the reason; it closes the connection, or its time is over."""
-        connection.send("problem", **_problem(*fields))
+        connection.send("problem", **_problem("task", task, why, accepted, hint=hint))
         connection.shut()
         connection.taken = False
 
-    def _compare(self, task: str, facts: dict[str, Any]) -> None:
+    def _compare(self, task: str, facts: Json) -> None:
         mine = self._facts
         differ = [key for key in {**mine, **facts} if mine.get(key) != facts.get(key)]
         if not differ:
@@ -254,18 +253,22 @@ class Host:
         key, *more = differ
         others = f" (also different: {', '.join(more)})" if more else ""
         theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
-        hint = f"{key}={ours}" if key in mine else f"the command without {key}"
+        typed = f"{key}={ours}" if key in mine else ""
         said = _problem(
             key, theirs, f"{task} has this, and the chief has {ours}{others}",
-            "the same on every host", f"pip install dtrain=={ours}" if key == "dtrain" else hint,
+            "the same on every host", hint=f"the command without {key}",
+            typed=f"pip install dtrain=={ours}" if key == "dtrain" else typed,
         )  # fmt: skip
         self._watch.end("problem", **said)
         raise UsageError(**said)
 
 
-def _problem(*fields: str) -> dict[str, str]:
-    names = ("key", "value", "why", "accepted", "typed")
-    return dict(zip(names, fields, strict=True))
+def _problem(
+    key: str, value: str, why: str, accepted: str, hint: str, typed: str = ""
+) -> dict[str, str]:
+    """Return the arguments of a refusal, as a message has them."""
+    return {"key": key, "value": value, "why": why, "accepted": accepted, "typed": typed,
+            "hint": hint}  # fmt: skip
 
 
 def _at(host: str, said: str) -> str:
@@ -310,14 +313,9 @@ class Peer:
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        task: str,
-        facts: dict[str, str],
-        key: bytes,
-        peer_timeout: float,
-        own: str = "",
-    ):
+        self, addresses: Sequence[str], task: str, facts: dict[str, str], key: bytes,
+        peer_timeout: float, own: str = "",
+    ):  # fmt: skip
         self._addresses, self._task, self._key = addresses, task, key
         self._facts = messages.shorten_facts(facts)
         self.address, self._own = addresses[0], own

@@ -20,11 +20,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
 from dtrain.files import reading, writing
+from dtrain.files.fields import Json
 from dtrain.host.terminal import say
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, read_json, write_json
@@ -50,7 +50,7 @@ def own() -> str:
     return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "?")
 
 
-def _start() -> dict[str, Any]:
+def _start() -> Json:
     return {"job": own(), "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
 
 
@@ -110,11 +110,11 @@ def begin(folder: Path, now: float) -> int:
     return idle
 
 
-def _result(folder: Path) -> dict[str, Any]:
+def _result(folder: Path) -> Json:
     return dict(schemas.glance(RunDir(folder).result, schemas.Result) or {})
 
 
-def _note(folder: Path, job: str) -> dict[str, Any] | None:
+def _note(folder: Path, job: str) -> Json | None:
     """Return what the last start has noted; None where that is another job's, or cannot be read."""
     try:
         note = read_json(folder / START) or {}
@@ -123,7 +123,7 @@ def _note(folder: Path, job: str) -> dict[str, Any] | None:
     return note if note.get("job") == job else None
 
 
-def result(folder: Path, job: str) -> dict[str, Any] | None:
+def result(folder: Path, job: str) -> Json | None:
     """Return how the last start of a run ended; None where it has left nothing.
 
     A start that fails before it trains leaves the result of the one before it in its place.

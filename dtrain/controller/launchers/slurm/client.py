@@ -143,7 +143,6 @@ def of_script(script: Path) -> list[QueuedJob]:
         return [found for found in queue() if found.script == str(script) and not found.ended]
     except Refused as error:
         raise UsageError("launcher", f"SLURM does not answer: {error}", "slurm",
-                         accepted="a machine that has SLURM's commands",
                          typed="launcher=auto") from None  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json, Values
 from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
@@ -60,7 +61,7 @@ class Slurm(Elsewhere):
 
     where = "a node of SLURM"
 
-    def __init__(self, asked: Mapping[str, Any], **settings: Any):
+    def __init__(self, asked: Values, **settings: Any):
         super().__init__(**settings)
         self.asked = asked
         self.follow: bool = asked["follow"]
@@ -92,25 +93,22 @@ class Slurm(Elsewhere):
         tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
             refuse("launcher.nodes", f"the job has {tasks} process" + "es" * (tasks > 1), nodes,
-                   accepted=f"up to {tasks}, or null for a node each",
-                   typed="launcher.nodes=null")  # fmt: skip
+                   accepted=f"up to {tasks}, or null", typed="launcher.nodes=null")  # fmt: skip
         if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-            refuse(
-                "launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
-                accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
-                hint=f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python -m dtrain ...",
-            )  # fmt: skip
+            srun = f"srun --nodes={self._nodes(cluster)} --ntasks={tasks}"
+            refuse("launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
+                   accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
+                   hint=f"{srun} python -m dtrain ...")  # fmt: skip
         if self.max_restarts:
-            refuse("launcher.max_restarts", "SLURM starts the job again, from its last checkpoint",
-                   self.max_restarts, accepted="launcher.max_requeues",
-                   typed="launcher.max_restarts=0")  # fmt: skip
+            refuse("launcher.max_restarts", "SLURM starts the job again (launcher.max_requeues)",
+                   self.max_restarts, accepted="0", typed="launcher.max_restarts=0")  # fmt: skip
         return cluster
 
     def _nodes(self, cluster: Cluster) -> int:
         nodes = len(cluster.tasks) // cluster.together
         return self.asked["nodes"] or nodes
 
-    def request(self, cluster: Cluster) -> dict[str, Any]:
+    def request(self, cluster: Cluster) -> Json:
         """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
 
         Raises:
@@ -136,7 +134,6 @@ class Slurm(Elsewhere):
         extra = asked["extra"] or {}
         for name in sorted({*options, "job-name", "array", "output"} & extra.keys()):
             refuse(f"launcher.extra.{name}", "dtrain gives this option itself", extra[name],
-                   accepted="other options of sbatch",
                    hint=f"launcher.extra without {name}")  # fmt: skip
         return {**options, **extra}
 
@@ -204,11 +201,10 @@ class Slurm(Elsewhere):
         except client.Refused as error:
             writing.remove(path)
             raise UsageError("launcher", f"SLURM does not take the job: {error}", "slurm",
-                             accepted="a job that sbatch takes, on a machine that has sbatch",
                              hint="dry_run=true, which prints the script") from None  # fmt: skip
 
 
-def _directives(options: Mapping[str, Any]) -> list[str]:
+def _directives(options: Values) -> list[str]:
     """Return options as sbatch reads them in a script: in quotes where they hold a blank.
 
     Raises:
@@ -223,8 +219,7 @@ def _directives(options: Mapping[str, Any]) -> list[str]:
             if bad is not None:
                 name = "output_dir" if key in ("output", "chdir") else f"launcher.extra.{key}"
                 refuse(name, f"a batch script cannot have {bad!r} in an option", value,
-                       accepted="a value without quotes and backslashes",
-                       hint=f"{name}=VALUE")  # fmt: skip
+                       hint=f"{name} without quotes and backslashes")  # fmt: skip
             plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in str(value))
             lines.append(f"--{key}={value}" if plain else f"--{key}='{value}'")
     return lines

@@ -48,8 +48,7 @@ _augmenting = threading.Lock()
 def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
     # Of this process: those of others are in JAX' list as well.
-    device: AbstractContextManager[object] = jax.default_device(jax.local_devices(backend="cpu")[0])
-    return device
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
 def variable(value: Tensor, dtype: str) -> Variable:

@@ -203,8 +203,7 @@ class Rows(rows.Rows):
 
     def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         pairs = zip(states, self.variables, strict=True)
-        results: list[Logs] = self._results([fresh(s, v.dtype) for s, v in pairs])
-        return results
+        return self._results([fresh(s, v.dtype) for s, v in pairs])
 
     _results: Function = tf.function(rows.Rows.metric_results, autograph=False)
 

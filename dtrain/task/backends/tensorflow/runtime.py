@@ -41,8 +41,7 @@ def alone() -> AbstractContextManager[None]:
 
 def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[object] = tf.device("CPU:0")
-    return device
+    return tf.device("CPU:0")
 
 
 def readable(splits: Splits, target: str) -> Splits:

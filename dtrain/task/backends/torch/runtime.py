@@ -51,8 +51,7 @@ _WORDS = 2**31
 
 def on_cpu() -> AbstractContextManager[object]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[object] = keras.device("cpu")
-    return device
+    return keras.device("cpu")
 
 
 def variable(value: Tensor, dtype: str) -> Variable:

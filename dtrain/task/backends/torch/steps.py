@@ -91,8 +91,7 @@ class Rows(rows.Rows):
 
     def table(self, steps: Sequence[torch.Tensor]) -> np.ndarray:
         """Wait for the rows of some steps: float64 ``[k, m]``."""
-        table: np.ndarray = torch.stack(list(steps)).double().cpu().numpy()
-        return table
+        return torch.stack(list(steps)).double().cpu().numpy()
 
     def _evaluated(self, states: list[np.ndarray]) -> list[Logs]:
         with runtime().on_cpu(), torch.no_grad():
