@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from dtrain.config import schema, tree
+from dtrain.config.objective import mode_of
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
@@ -88,7 +89,7 @@ class Quick(Launcher):
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-P", "-c", TASK, str(rundir.path), str(config.seed),
                  str(config.trainer.epochs), last,
-                 config.objective_mode.of("val_accuracy").name],
+                 mode_of(config.objective_mode, "val_accuracy")],
                 stdout=log, stderr=log,
             )  # fmt: skip
         return cluster

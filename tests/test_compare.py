@@ -24,6 +24,7 @@ from dtrain.compare import plots
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import Run, of_folders, public
 from dtrain.compare.table import columns, curves_csv, runs_csv, text
+from dtrain.config.objective import mode_of
 from dtrain.controller.commands.compare import main
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
@@ -550,7 +551,7 @@ def ship(folder: Path, config: Any, parent: str | None = None) -> str:
     tracker = MLflow(config)
     tracker.open(TrackedRun(config, rundir, cluster), 1000.0)
     name = "val_accuracy" if config.objective == "auto" else config.objective
-    chosen = {"objective": name, "objective_mode": config.objective_mode.of(name).name}
+    chosen = {"objective": name, "objective_mode": mode_of(config.objective_mode, name)}
     start = {"event": "start", "time": 1000.0, "step": 0, "replicas": 2, "parameters": 5}
     tracker.write([{**start, **chosen}])
     points = {1: 2.0, 2: 1.5} if parent is None else {1: 2.0, 2: 1.0}

@@ -46,6 +46,8 @@ def check(arguments: list[str]) -> None:
     command_line.check(options.overrides)
     overrides = [single for word in options.overrides for single in _singles(word)]
     preset_files.check(options.config_dir, overrides)
+    if any(each.key_or_group == "hydra.searchpath" for each in overrides):
+        return  # options are in packages and folders, too, that Hydra looks into
     groups = _groups(guard.loader(options.config_dir))
     for override in overrides:
         _check_group(override, groups)
@@ -77,6 +79,11 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
                 _check_key(tree, override)
         for word in options.overrides:
             _check_single(word)
+        for override in overrides:
+            if override.key_or_group.startswith("hydra."):
+                refuse(override.key_or_group, "does not compose so", _raw(override),
+                       accepted="hydra.run.dir, hydra.sweep.dir, hydra.mode, hydra.sweeper",
+                       hint=f"the command without {override.key_or_group}")  # fmt: skip
     except DtrainError as refused:
         return refused
     return _of_file(error)

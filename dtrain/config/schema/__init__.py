@@ -250,8 +250,8 @@ def of_hosts(node: Mapping[str, Plain]) -> Iterator[tuple[str, Plain]]:
     for kind in SCHEMAS["launcher"].values():
         if target_of(kind) != node.get("_target_"):
             continue
-        for name, field in kind.model_fields.items() - launchers.Launcher.model_fields.items():
-            if name in node and node[name] != field.default:
+        for name in kind.model_fields.keys() - launchers.Launcher.model_fields.keys():
+            if name in node and node[name] != kind.model_fields[name].default:
                 yield name, node[name]
 
 
