@@ -133,8 +133,8 @@ def augmented(augment: Augment, x: Nest, keys: np.ndarray) -> Nest:
             if [np.shape(leaf) for leaf in nest.leaves(one)] != [
                 np.shape(leaf) for leaf in nest.leaves(changed)
             ]:
-                kept = "examples of the shape that they had"
-                raise not_augmented("changes the shape of an example", kept)
+                accepted = "examples of the shape that they had"
+                raise not_augmented("changes the shape of an example", accepted)
             rows.append(changed)
     return nest.mapped(lambda *leaves: torch.stack(leaves).numpy(), *rows)
 
