@@ -216,6 +216,7 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
                    typed="overrides=['trainer.epochs=3']")  # fmt: skip
         if key_of(text) in (*schema.having(mark="call"), *_OF_HYDRA):
             refuse(key_of(text), "is what the call itself says", parse(text).value or "",
+                   accepted="overrides of the configuration",
                    hint="run.resume(), run.fork(), or the command line")  # fmt: skip
     return found
 

@@ -8,6 +8,7 @@ bits, and that texts and nesting end.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -53,6 +54,8 @@ _SAYS = {
     "form": "{why}",
     "value_error": "{error}",
 }
+#: A word in an example for which a user has another.
+_PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 #: Names of pydantic's for the parts of a union.
 _LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
            "EarlyStopping", "SplitColumn")  # fmt: skip
@@ -109,7 +112,7 @@ def check(composed: DictConfig) -> None:
     """
     if missing := sorted(OmegaConf.missing_keys(composed)):
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
-        refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
+        refuse(key, "has no value yet", accepted=_accepted_at(composed, key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
     if "model" not in plain:
         refuse("--config-name", "the file has none of dtrain's keys",
@@ -237,6 +240,8 @@ def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -
     example = next((each.example for each in _marks(field) if isinstance(each, Form)), None)
     if default is None and example is not None:
         whole = f"{top}={example}"
+        if _PLACEHOLDER.search(example):
+            return {"hint": f"'{whole}'" if "{" in whole else whole}
     elif field.is_required():
         return {"hint": f"{top}=VALUE"}
     else:
@@ -276,12 +281,15 @@ def _inner(annotation: Plain) -> type[Group] | None:
     return None
 
 
-def _accepted_at(key: str) -> str:
+def _accepted_at(composed: DictConfig, key: str) -> str:
+    """Return what a key takes that has no value yet."""
     if key.endswith("_target_"):
         return "the dotted name of a function or class, such as mine.build"
     parent, _, name = key.rpartition(".")
-    for kind in schema.kinds(parent):
-        if (field := _at(kind, [name])[1]) is not None:
+    node = OmegaConf.select(composed, parent) if parent in schema.SCHEMAS else {}
+    own = schema.kind_of(parent, node) if parent in schema.SCHEMAS else None
+    for kind in (own, *schema.kinds(parent)):
+        if kind is not None and (field := _at(kind, [name])[1]) is not None:
             return accepted(field.annotation, tuple(field.metadata))
     return "a value"
 

@@ -72,9 +72,9 @@ def check(key: str, name: str, names: list[str], *others: str) -> None:
     near = f"val_{bare}" if name.startswith("val_") else ""
     near = near if near in names else nearest(name, names) or bare or ""
     is_objective = key == "objective"
-    typed = f"objective={near or AUTO}" if is_objective else f"monitor:{near} in the callback"
     refuse(key, "is not among the metrics of this run", name, accepted=", ".join(names),
-           hint=typed if near or is_objective else "one of these")  # fmt: skip
+           typed=f"objective={near or AUTO}" if is_objective else None,
+           hint=f"monitor:{near} in the callback" if near else "one of these")  # fmt: skip
 
 
 def monitored(callbacks: Iterable[Any], stopping: Any) -> Iterator[tuple[str, str]]:

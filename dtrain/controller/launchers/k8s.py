@@ -74,7 +74,8 @@ class Kubernetes(Elsewhere):
         """
         if self.pods.image is None:
             refuse("launcher.image", "pods start from an image, with dtrain and your code", "null",
-                   hint="launcher.image=NAME of one that the cluster can pull")  # fmt: skip
+                   accepted="the name of an image that the cluster can pull",
+                   hint="launcher.image=NAME")  # fmt: skip
         return cluster
 
     def show(self, work: Work) -> Outcome:

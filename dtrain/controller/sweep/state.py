@@ -248,6 +248,7 @@ def read(folder: Path) -> Record:
             raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
     if data is None:
         refuse("sweep.resume", f"is not the folder of a sweep (it has no {FILE})", folder,
+               accepted="a folder that a sweep printed",
                hint="sweep.resume=outputs/multirun/DATE/TIME_NAME")  # fmt: skip
     check(data, folder / FILE)
     return Record(folder, data, resumed=True)
