@@ -32,7 +32,7 @@ FILES = {
     "presets/experiment/good.yaml": "# @package _global_\nseed: 1\n",
 }
 #: A word that was typed names one of these, which are no more than folders.
-OF_A_FOLDER = re.compile(r"error: \S*(outputs|a/run|a/sweep|RUN)")
+OF_A_FOLDER = re.compile(r"error: (\S*(outputs|a/run|a/sweep|RUN|nothere)|resume=latest)")
 
 
 class Mistake(NamedTuple):
@@ -109,6 +109,8 @@ def test_a_mistake_is_named_and_what_is_to_be_typed_is_accepted(
         keys = {key_of(word) for word in words}
         beside = [word for word in mistake.beside if key_of(word) not in keys]
         is_command = words and words[0] in (*COMMANDS, *ANSWERED)
+        if mistake.typed.split()[0] in COMMANDS and not is_command:  # a word of that command
+            words, is_command = [*shlex.split(mistake.typed)[:2], *words], True
         words = words if is_command else [*beside, *words]
         code, errors = run(words, main if is_command else lambda: composed(words, Settled()))
         assert code == 0 or OF_A_FOLDER.match(errors[0]), errors
@@ -121,7 +123,11 @@ def test_what_other_tools_have_is_typed_as_keys_that_take_it() -> None:
         words = [] if way == "hint" or text.startswith("python") else shlex.split(text)
         for sign, key, value in map(parse, words):
             assert sign or key.startswith("-") or suggest.is_key(key.replace("/", ".")), theirs
-            assert sign or value in (None, "VALUE") or suggest.is_taken(key, value), theirs
+            assert (
+                sign
+                or value in (None, "VALUE")
+                or suggest.is_taken(key, value.replace("VALUE", "3"))
+            )
 
 
 def test_a_key_that_is_typed_twice_is_told() -> None:

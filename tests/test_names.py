@@ -218,7 +218,7 @@ def test_what_a_dry_run_refuses_is_refused_without_tensorflow(dtrain: Any) -> No
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("+optimizer.momentun=0.9", ["keras.optimizers.SGD does not take", "type: +optimizer.mom"]),
+        ("+optimizer.momentun=0.9", ["optimizer.momentun", "type: optimizer.momentum=0.9"]),
         ("model._target_=rows.bild", ["'bild' does not exist", "type: model._target_=rows.build"]),
         ("trainer.metrics=[{_target_:rows.shar}]", ["'shar' does not exist", "rows.share, in its"]),
     ],

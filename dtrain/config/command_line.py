@@ -214,7 +214,14 @@ def of_file(option: str, value: str) -> UsageError:
 
 def _behind(option: str, arguments: list[str]) -> str:
     """Return the value of an option that is not known, or an empty text."""
-    place = next((i for i, each in enumerate(arguments) if each.startswith(option)), 0)
+    place = next(
+        (
+            i
+            for i, each in enumerate(arguments)
+            if each.partition("=")[0] == option.partition("=")[0]
+        ),
+        0,
+    )
     typed, behind = arguments[place], arguments[place + 1 : place + 2]
     if "=" not in typed and behind and behind[0][:1] != "-" and "=" not in behind[0]:
         return behind[0]

@@ -216,7 +216,8 @@ def _is_open(node: DictConfig, group: str) -> bool:
     """Say whether a node is of a function of one's own, which may take what no file has."""
     models = schema.SCHEMAS.get(group.replace(".", "/"), {}).values()
     targets = [schema.target_of(kind) for kind in models]
-    return "_target_" in {*node} and node.get("_target_") not in targets
+    target = str(node.get("_target_") if "_target_" in {*node} else "dtrain.")
+    return target not in targets and not target.startswith("dtrain.")
 
 
 def _inside(parent: str, name: str, value: str) -> Advice:

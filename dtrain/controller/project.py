@@ -7,7 +7,6 @@ resumed, swept and submitted from the same.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import sys
@@ -116,10 +115,10 @@ def typed_config_dir(given: list[str]) -> str | None:
 
 def _take(given: list[str], *option: str) -> tuple[str | None, list[str]]:
     """Return the value of an option, if it is there, and the command line without it."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument(*option, dest="value")
-    try:
-        options, rest = parser.parse_known_args(given)
-    except argparse.ArgumentError:
-        return None, given
-    return options.value, rest
+    for place, word in enumerate(given):
+        head, equals, value = word.partition("=")
+        if head in option and equals:
+            return value, [*given[:place], *given[place + 1 :]]
+        if word in option and given[place + 1 :]:
+            return given[place + 1], [*given[:place], *given[place + 2 :]]
+    return None, given
