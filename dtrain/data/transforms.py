@@ -233,7 +233,8 @@ def weighted(
 
 def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
     shown = "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}"
-    return UsageError(CLASS_WEIGHT, problem, shown)
+    return UsageError(CLASS_WEIGHT, problem, shown, typed=f"{CLASS_WEIGHT}=null",
+                      accepted="null, or weights by the numbers of classes")  # fmt: skip
 
 
 def operations(value: Leaf) -> Any:
