@@ -86,17 +86,9 @@ def wide_deep(
 
 
 def _layered(
-    name: str,
-    input_shape: Sequence[int],
-    classes: int | None,
-    units: Sequence[int],
-    dropout: float,
-    l2: float,
-    outputs: int | None,
-    encoding: Encoding | None,
-    *,
-    wide: bool,
-) -> keras.Model:
+    name: str, input_shape: Sequence[int], classes: int | None, units: Sequence[int],
+    dropout: float, l2: float, outputs: int | None, encoding: Encoding | None, *, wide: bool,
+) -> keras.Model:  # fmt: skip
     """Return hidden layers and an output; of a ``wide`` model the inputs reach the output, too."""
     width = _outputs(classes, outputs)
     _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
@@ -418,13 +410,10 @@ def _outputs(classes: int | None, outputs: int | None) -> int:
 
 
 def _head(
-    x: keras.KerasTensor,
-    classes: int | None,
-    outputs: int | None,
-    regularizer: keras.regularizers.Regularizer | None,
-    encoding: Encoding | None = None,
+    x: keras.KerasTensor, classes: int | None, outputs: int | None,
+    regularizer: keras.regularizers.Regularizer | None, encoding: Encoding | None = None,
     start: str = "glorot_uniform",
-) -> keras.KerasTensor:
+) -> keras.KerasTensor:  # fmt: skip
     """Return probabilities of classes or labels, or numbers, in the unit of the targets.
 
     ``start`` is the initializer of the kernel.

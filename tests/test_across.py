@@ -109,8 +109,6 @@ def test_what_looks_across_the_examples_is_told_of(
 def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from keras import ops
 
-    from dtrain.config import schema
-
     of = importlib.import_module("tests.zoo.batch_hard")
     config = configured("batch_hard")
     assert notice_of("Mirrored", 2, config) is None
@@ -129,7 +127,7 @@ def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(of.BatchHard, "call", reduced)
     notice = notice_of("Mirrored", 2, config) or ""
     assert notice.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
-    config.trainer.gradient_reduction = schema.Reduction.sum
+    config.trainer.gradient_reduction = "sum"
     monkeypatch.undo()
     notice = notice_of("Mirrored", 2, config) or ""
     assert notice.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")

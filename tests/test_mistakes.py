@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from dtrain.__main__ import COMMANDS, main
-from dtrain.config import help, other_tools, schema, suggest
+from dtrain.config import command_line, help, other_tools, schema, suggest
 from dtrain.config.check import settle
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller.cli import Command, composed
@@ -127,3 +127,9 @@ def test_what_other_tools_have_is_typed_as_keys_that_take_it() -> None:
         for sign, key, value in map(parse, words):
             assert sign or key.startswith("-") or suggest.is_key(key.replace("/", ".")), theirs
             assert sign or value in (None, "VALUE") or suggest.is_taken(key, value), theirs
+
+
+def test_a_key_that_is_typed_twice_is_told() -> None:
+    assert command_line.notes(["seed=1", "a=2", "seed=1"]) == []
+    [note] = command_line.notes(["seed=1", "seed=2"])
+    assert "seed=1" in note and "seed=2" in note

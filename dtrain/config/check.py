@@ -111,9 +111,8 @@ def check(composed: DictConfig) -> None:
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
-    for key in plain:
-        if key not in schema.Config.model_fields:
-            check_node(composed, "", schema.Config)
+    if plain.keys() - schema.Config.model_fields.keys():
+        check_node(composed, "", schema.Config)
     for key in schema.Config.model_fields:
         if key in schema.sections():
             check_node(composed, key, schema.sections()[key])
@@ -166,8 +165,6 @@ def check_node(
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = targets.plain(value)
     fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
-    if not key:  # what is in the groups is checked by their own models
-        plain = {name: each for name, each in plain.items() if name not in schema.sections()}
     given = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:
         made = kind.model_validate(given)

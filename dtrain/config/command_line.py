@@ -41,25 +41,22 @@ def check(words: Sequence[str]) -> None:
             refuse(word, "has no key", accepted=_FORM, typed=_HELP)
 
 
-def check_once(words: Sequence[str]) -> None:
-    """Refuse a key that was typed twice: which one is meant?
+def notes(words: Sequence[str]) -> list[str]:
+    """Return a line on each key that was typed twice: the last one counts, as everywhere in Hydra.
 
     Args:
         words: the command line as it was typed.
-
-    Raises:
-        UsageError: for the first one found.
     """
     values: dict[str, str] = {}
+    lines = []
     for word in words:
         sign, name, value = parse(word)
         if value is None or name.startswith("-") or sign == "~":
             continue
-        if name in values:
-            both = f"{values[name]},{value}"
-            refuse(word, f"is typed beside {name}={values[name]}", accepted="one value of a key",
-                   hint=f"one of them, or -m {name}={both} for a sweep")  # fmt: skip
+        if values.setdefault(name, value) != value:
+            lines.append(f"note: {name}={values[name]} is typed, and {word} behind it, which counts")
         values[name] = value
+    return lines
 
 
 def refusal(

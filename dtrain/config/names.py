@@ -15,6 +15,7 @@ from typing import Any
 
 from dtrain.config import kinds, suggest, trust
 from dtrain.config.kinds import KNOWN
+from dtrain.config.node import nodes
 from dtrain.config.targets import bind, check_kinds, signature_of
 from dtrain.data.options import divided
 from dtrain.errors import nearest, refuse
@@ -57,25 +58,6 @@ def check(config: Mapping[str, Any]) -> None:
     for name in () if own else _TEXTS:
         for text in _texts((config.get("trainer") or {}).get(name)):
             _check_text(name, text)
-
-
-def nodes(node: Any, key: str, inner: bool = False) -> Iterator[tuple[str, Any, bool]]:
-    """Yield what names a function or class, by its key, and whether it is an argument of another.
-
-    Args:
-        node: of the configuration.
-        key: of it.
-        inner: it is an argument.
-    """
-    if isinstance(node, Mapping):
-        if isinstance(target := node.get("_target_"), str) and "." in target:
-            yield key, node, inner
-            inner = True
-        for name, value in node.items():
-            yield from nodes(value, f"{key}.{name}" if key else str(name), inner)
-    elif isinstance(node, list | tuple):
-        for index, value in enumerate(node):
-            yield from nodes(value, f"{key}[{index}]", inner)
 
 
 @functools.cache

@@ -110,6 +110,25 @@ def to_plain(value: Plain) -> Plain:
     return {name: to_plain(value[name]) for name in value} if isinstance(value, Node) else value
 
 
+def nodes(node: Plain, key: str, inner: bool = False) -> Iterator[tuple[str, Plain, bool]]:
+    """Yield what names a function or class, by its key, and whether it is an argument of another.
+
+    Args:
+        node: of the configuration.
+        key: of it.
+        inner: it is an argument.
+    """
+    if isinstance(node, Mapping):
+        if isinstance(target := node.get("_target_"), str) and "." in target:
+            yield key, node, inner
+            inner = True
+        for name, value in node.items():
+            yield from nodes(value, f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(node, list | tuple):
+        for index, value in enumerate(node):
+            yield from nodes(value, f"{key}[{index}]", inner)
+
+
 # -- lengths of time ----------------------------------------------------------------------------
 
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}

@@ -6,84 +6,16 @@ import os
 import re
 from collections.abc import Iterator
 
-from dtrain.config import names
-from dtrain.config.fields import typed
-from dtrain.config.schema import strategies
-from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import installed, version
 from dtrain.run.cluster import Cluster
 
-#: By backend, the keys that it does not read: the value that they have then, and why there is no
-#: other.
-UNREAD: dict[str, dict[str, tuple[str, str]]] = {
-    "tensorflow": {
-        "trainer.compile": ("false", "TensorFlow compiles steps by XLA (hardware.jit_compile)")
-    },
-    "jax": {
-        "hardware.inter_op_threads": (
-            "null",
-            "JAX has one pool of threads (hardware.intra_op_threads)",
-        ),
-        "hardware.onednn": ("true", "JAX does not use these kernels"),
-        "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
-        "trainer.compile": ("false", "every step of JAX is compiled by XLA"),
-        "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
-        "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
-        "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
-        "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
-    },
-    "torch": {
-        "hardware.jit_compile": ("false", "PyTorch has torch.compile (trainer.compile)"),
-        "strategy.communication": ("auto", "PyTorch has gloo on CPUs, and NCCL on NVIDIA GPUs"),
-        "strategy.rules": ("auto", "fully_shard divides the first axis of each parameter"),
-    },
-}
 #: Packages by which JAX computes on NVIDIA GPUs.
 _GPU_PLUGIN = re.compile(r"jax-cuda\d+-plugin")
 #: What JAX calls the devices of a kind.
 _PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda"}, "tpu": {"tpu"}}
-
-
-def check(config: Config) -> None:
-    """Refuse a strategy or data that the backend does not have, and keys that it does not read.
-
-    Raises:
-        UsageError: naming the backend that has it.
-    """
-    backend, having = config.backend, strategies.backends(config.strategy["_target_"])
-    if backend not in having:
-        titles = " and ".join(FRAMEWORKS[name].title for name in having)
-        refuse("strategy", f"is one of {titles}, and not of {FRAMEWORKS[backend].title}",
-               config.strategy.name, accepted=f"those of docs/backends.md, or backend={having[0]}",
-               typed=f"backend={having[0]}")  # fmt: skip
-    for key, (accepted, why) in UNREAD[backend].items():
-        group, _, name = key.partition(".")
-        if name not in config.strategy and group == "strategy":
-            continue
-        value = typed(getattr(getattr(config, group), name))
-        if value != accepted:
-            readers = [f"backend={name}" for name in having if key not in UNREAD[name]]
-            of = " and ".join(readers) or "other strategies"
-            refuse(key, f"is for {of}: {why}", value,
-                   accepted=", or ".join([accepted, *readers[:1]]),
-                   typed=f"{key}={accepted}")  # fmt: skip
-    if backend != "torch":
-        trainer = {"loss": config.trainer.loss, "metrics": config.trainer.metrics}
-        groups = {"model": config.model, "optimizer": config.optimizer, "trainer": trainer}
-        for group, options in groups.items():
-            for key, node, _ in names.nodes(options, group):
-                if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
-                    refuse(f"{key}._target_",
-                           f"is PyTorch's, and {FRAMEWORKS[backend].title} takes Keras'",
-                           node["_target_"], typed="backend=torch")  # fmt: skip
-
-
-def reads(config: Config, key: str) -> bool:
-    """Say whether the backend reads a key."""
-    return key not in UNREAD[config.backend]
 
 
 def check_here(cluster: Cluster) -> None:

@@ -121,7 +121,8 @@ def composed(given: list[str], command: Command) -> int:
         if command.of_project:
             given = project.words(given)
         trust.begin(given, project.typed_config_dir(given))
-        command_line.check_once(given)
+        for note in command_line.notes(given):
+            print(note, file=sys.stderr)
         sys.argv[1:] = command.arguments(given)
         explain.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)

@@ -11,7 +11,7 @@ from dtrain.config.tree import Config
 from dtrain.controller import exporting
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
-from dtrain.errors import CheckpointError, DtrainError, Interrupted, refuse, typed
+from dtrain.errors import CheckpointError, DtrainError, Interrupted, refuse
 from dtrain.run import exports, registry
 from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model
@@ -43,16 +43,10 @@ def check(config: Config, tracker: Tracker) -> None:
     Raises:
         UsageError: naming the key.
     """
-    which, name = wanted(config), registered(config)
-    if name is not None and which is None:
-        refuse("tracking.register", "tracking.model=none logs no model that could have a name",
-               name, typed=f"tracking.model=best {typed('tracking.register', name)}")  # fmt: skip
+    which = wanted(config)
     if which is not None and not tracker.keeps_models:
         refuse("tracking.model", f"{type(tracker).__name__} keeps no models", which,
                accepted="none, or any with tracking=mlflow", typed="tracking=mlflow")  # fmt: skip
-    if which == "best" and not config.checkpoint.best:
-        refuse("tracking.model", "checkpoint.best=false keeps the newest checkpoints alone", which,
-               accepted="final, or checkpoint.best=true", typed="tracking.model=final")  # fmt: skip
 
 
 def exported(

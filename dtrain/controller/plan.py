@@ -6,7 +6,6 @@ import dataclasses
 
 from dtrain.config import targets
 from dtrain.config.tree import Config
-from dtrain.controller import backend
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.resources import devices
 from dtrain.controller.resources.devices import (
@@ -108,7 +107,6 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     Raises:
         UsageError: they do not go together.
     """
-    backend.check(config)
     hardware, strategy = config.hardware, strategy_plan.of(config)
     if not strategy.on_hosts and hardware.hosts not in (None, 1):
         refuse("hardware.hosts", f"strategy={config.strategy.name} runs no process on each host",

@@ -25,6 +25,7 @@ from dtrain.config.schema import (
     running,
     strategies,
 )  # fmt: skip
+from dtrain.config.schema.rules import Rules
 from dtrain.config.schema.running import Sweep
 from dtrain.config.schema.training import Checkpointing, FineTuning, Hardware, Init, Trainer
 from dtrain.errors import refuse
@@ -35,7 +36,7 @@ else:
     Open = Plain
 
 
-class Config(Group):
+class Config(Rules):
     """The whole configuration. Groups for which users bring YAML files of their own are open."""
 
     model: Annotated[Open, scope("numbers")]

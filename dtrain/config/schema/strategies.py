@@ -1,7 +1,9 @@
 """The keys of strategies: one class for each that has keys of its own."""
 
 import importlib
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+
+from pydantic import model_validator
 
 from dtrain.config.fields import (
     FileName,
@@ -18,6 +20,7 @@ from dtrain.config.fields import (
     target,
     within,
 )  # fmt: skip
+from dtrain.errors import refuse
 from dtrain.host.frameworks import FRAMEWORKS
 
 #: Where the classes of dtrain's own strategies are named.
@@ -82,6 +85,23 @@ class ParameterServer(Strategy):
     """async: largest age of a gradient, in updates; null: no limit."""
     backup_workers: Annotated[int, within(0, 10_000)] = 0
     """sync: how many of the workers' gradients are dropped, the slowest."""
+
+    @model_validator(mode="after")
+    def _updates_have_their_keys(self) -> Self:
+        """Refuse a key of the other kind of updates, and more backups than workers."""
+        backups, workers = self.backup_workers, self.workers
+        if self.update == "sync" and self.max_staleness is not None:
+            refuse("strategy.max_staleness", "a synchronous update is never stale",
+                   self.max_staleness, accepted="null, or strategy.update=async",
+                   typed="strategy.update=async")  # fmt: skip
+        if self.update == "async" and backups:
+            refuse("strategy.backup_workers", "asynchronous updates do not wait", backups,
+                   accepted="0, or strategy.update=sync", typed="strategy.update=sync")  # fmt: skip
+        if backups >= workers:
+            refuse("strategy.backup_workers", f"would drop the gradients of all {workers} workers",
+                   backups, accepted=f"up to {workers - 1}",
+                   typed=f"strategy.backup_workers={workers - 1}")  # fmt: skip
+        return self
 
 
 class Mesh(Group, scope="host"):

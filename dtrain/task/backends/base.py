@@ -276,9 +276,11 @@ class Backend(Protocol):
 
     def scope(self) -> AbstractContextManager[object]:
         """Create model and metrics inside it."""
+        return nullcontext()
 
     def optimizer_scope(self) -> AbstractContextManager[object]:
         """Create the optimizer and its slots inside it."""
+        return nullcontext()
 
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""

@@ -28,12 +28,9 @@ class Sums:
     """
 
     def __init__(
-        self,
-        states: Iterable[np.ndarray] = (),
-        returned: Mapping[str, float] | None = None,
-        examples: int = 0,
-        steps: int = 0,
-    ):
+        self, states: Iterable[np.ndarray] = (), returned: Mapping[str, float] | None = None,
+        examples: int = 0, steps: int = 0,
+    ):  # fmt: skip
         self.states = [np.asarray(state, np.float64) for state in states]
         self.returned = dict(returned or {})
         self.examples = examples
@@ -44,12 +41,9 @@ class Sums:
 
     @classmethod
     def of_steps(
-        cls,
-        states: Iterable[np.ndarray],
-        returned: Mapping[str, np.ndarray],
-        examples: int,
+        cls, states: Iterable[np.ndarray], returned: Mapping[str, np.ndarray], examples: int,
         steps: int,
-    ) -> Sums:
+    ) -> Sums:  # fmt: skip
         """Return the sums over ``k`` steps, of which each is known.
 
         Args:

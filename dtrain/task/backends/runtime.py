@@ -123,13 +123,9 @@ class Runtime(Protocol):
     GENERATORS: tuple[Foreign, ...]
 
     def configure(
-        self,
-        hardware: Hardware,
-        cluster: Cluster,
-        task: Task,
-        deterministic: bool = False,
+        self, hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False,
         peer_timeout: float | None = None,
-    ) -> list[str]:
+    ) -> list[str]:  # fmt: skip
         """Choose devices, threads and precision before anything is computed.
 
         Args:

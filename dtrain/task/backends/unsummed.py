@@ -25,13 +25,9 @@ ROWS = 8
 
 
 def notice(
-    model: keras.Model,
-    splits: Splits,
-    tasks: Tasks,
-    parts: int,
-    trial: Trial,
+    model: keras.Model, splits: Splits, tasks: Tasks, parts: int, trial: Trial,
     fixed: int | None = None,
-) -> str | None:
+) -> str | None:  # fmt: skip
     """Find the metrics of a user's own whose states do not add up over batches.
 
     The state of a metric is read and reset in each step, and the states of steps and replicas are

@@ -198,13 +198,9 @@ class HostPipeline:
     """
 
     def __init__(
-        self,
-        inputs: Inputs,
-        replicas: int = 1,
-        chosen: slice = slice(0, 1),
-        training: bool = True,
+        self, inputs: Inputs, replicas: int = 1, chosen: slice = slice(0, 1), training: bool = True,
         share: slice = slice(None),
-    ):
+    ):  # fmt: skip
         source = inputs.train if training else inputs.validation
         assert source is not None
         self._inputs, self._replicas, self._chosen, self._share = inputs, replicas, chosen, share

@@ -23,15 +23,11 @@ from dtrain.task.model import checks, finetune, losses, optimizers, train_state
 
 
 def model(
-    config: Config,
-    splits: Splits,
-    strategy: Backend,
-    total_steps: int,
-    steps_per_epoch: int,
+    config: Config, splits: Splits, strategy: Backend, total_steps: int, steps_per_epoch: int,
     trains: bool = True,
     more: Callable[[Config, Nest], list[keras.metrics.Metric]] = lambda config, predicted: [],
     notice: Callable[[str | None], None] = lambda message: None,
-) -> keras.Model:
+) -> keras.Model:  # fmt: skip
     """Build and compile the model inside the strategy's scopes.
 
     A model that its own function has compiled stays as it is; ``optimizer``, ``trainer.loss`` and

@@ -178,7 +178,7 @@ def _match(wanted: Wanted, rule: Any, shapes: Mapping[str, tuple[int, ...]]) -> 
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequence[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -222,11 +222,9 @@ def _check_numbers(array: np.ndarray, name: str, value: str) -> None:
 
 
 def table(
-    wanted: Sequence[Wanted],
-    matched: Sequence[Match],
-    unused: Mapping[str, tuple[int, ...]],
+    wanted: Sequence[Wanted], matched: Sequence[Match], unused: Mapping[str, tuple[int, ...]],
     path: Path,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return a sentence, and a row for each weight, or for each layer where there are many."""
     loaded = sum(each.source is not None for each in matched)
     head = f"init.weights: {loaded} of {len(wanted)} weights are loaded from {path}"

@@ -201,13 +201,9 @@ def _part(value: Any, key: str | int, names: Sequence[str]) -> Any:
 
 
 def metrics_of(
-    value: Any,
-    key: str,
-    loss: Foreign,
-    example: tuple[Nest, Nest] = (None, None),
-    names: Sequence[str] = (),
-    notice: Callable[[str], None] = lambda message: None,
-) -> Any:
+    value: Any, key: str, loss: Foreign, example: tuple[Nest, Nest] = (None, None),
+    names: Sequence[str] = (), notice: Callable[[str], None] = lambda message: None,
+) -> Any:  # fmt: skip
     """Return metrics: a list of them, or lists by the names of outputs.
 
     Args:

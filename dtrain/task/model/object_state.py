@@ -91,11 +91,9 @@ class Kept:
     """
 
     def __init__(
-        self,
-        place: str,
-        owners: Callable[[], Mapping[str, Owner]],
+        self, place: str, owners: Callable[[], Mapping[str, Owner]],
         shared: Callable[[], Mapping[int, Attribute]],
-    ):
+    ):  # fmt: skip
         self._place, self._owners, self._shared = place, owners, shared
         self._before: dict[str, tuple[str, int]] = {}  # digests, and how much cannot be kept
         self.lost: set[str] = set()

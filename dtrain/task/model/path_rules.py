@@ -17,13 +17,9 @@ KEY = "strategy.rules"
 
 
 def choose(
-    rules: object,
-    paths: Sequence[str],
-    what: str,
-    read: Callable[[Foreign], Rule[T]],
-    key: str = KEY,
-    text: str = "path",
-) -> list[Rule[T] | None]:
+    rules: object, paths: Sequence[str], what: str, read: Callable[[Foreign], Rule[T]],
+    key: str = KEY, text: str = "path",
+) -> list[Rule[T] | None]:  # fmt: skip
     """Find the rule that holds for each path.
 
     Args:

@@ -23,15 +23,10 @@ Send = Callable[[Any], None]
 
 
 def answer(
-    find: Callable[[Config, Cluster, Send, Json], object],
-    message: Callable[[Exception], str],
-    values: Json,
-    cluster: Json,
-    environment: dict[str, str],
-    asked: Json,
-    output: Connection,
+    find: Callable[[Config, Cluster, Send, Json], object], message: Callable[[Exception], str],
+    values: Json, cluster: Json, environment: dict[str, str], asked: Json, output: Connection,
     pipe: Connection,
-) -> None:
+) -> None:  # fmt: skip
     """Run as a forked process; send parts of an answer, and (exit code, answer or message).
 
     The process ends here, with exit code 0: what went wrong is said by the code that is sent.

@@ -146,13 +146,9 @@ class ParameterServerPlan(StrategyPlan):
     in_process = False
 
     def __init__(
-        self,
-        workers: int,
-        servers: int,
-        update: str,
-        max_staleness: int | None = None,
+        self, workers: int, servers: int, update: str, max_staleness: int | None = None,
         backup_workers: int = 0,
-    ):
+    ):  # fmt: skip
         self._workers = workers
         self._servers = servers
         self._update = update
@@ -177,33 +173,16 @@ class ParameterServerPlan(StrategyPlan):
         return self._workers if self._update == "sync" else 1
 
     def check(self, config: Config, cluster: Cluster) -> None:
-        """Refuse options that exclude each other.
+        """Refuse several devices of a worker.
 
         Raises:
-            UsageError: naming one of them.
+            UsageError: naming how many workers they are.
         """
         workers, devices = self._workers, max(task.devices for task in cluster.tasks)
         if devices != 1:
             refuse("hardware.devices", "a worker of strategy=ps computes on one device", devices,
                    accepted="1, and more workers",
                    typed=f"hardware.devices=1 strategy.workers={workers * devices}")  # fmt: skip
-        if self._update == "sync" and self._max_staleness is not None:
-            refuse("strategy.max_staleness", "a synchronous update is never stale",
-                   self._max_staleness, accepted="null, or strategy.update=async",
-                   typed="strategy.update=async")  # fmt: skip
-        if self._update == "async" and self._backup_workers:
-            refuse("strategy.backup_workers", "asynchronous updates do not wait",
-                   self._backup_workers, accepted="0, or strategy.update=sync",
-                   typed="strategy.update=sync")  # fmt: skip
-        if self._backup_workers >= workers:
-            refuse("strategy.backup_workers", f"would drop the gradients of all {workers} workers",
-                   self._backup_workers, accepted=f"up to {workers - 1}",
-                   typed=f"strategy.backup_workers={workers - 1}")  # fmt: skip
-        accumulated = config.optimizer.get("gradient_accumulation_steps")
-        if accumulated is not None and self._update == "async":
-            refuse("optimizer.gradient_accumulation_steps", "asynchronous workers would add their "
-                   "gradients to one sum", accumulated, accepted="null, or strategy.update=sync",
-                   typed="strategy.update=sync")  # fmt: skip
 
     def size(self) -> tuple[str, int]:
         """Return the larger group of tasks."""

@@ -74,14 +74,10 @@ class Callbacks:
     """
 
     def __init__(
-        self,
-        callbacks: list[keras.callbacks.Callback],
-        model: keras.Model,
-        epochs: int,
-        steps_per_epoch: int,
-        share: Callable[[dict[str, float]], dict[str, float]] = dict,
+        self, callbacks: list[keras.callbacks.Callback], model: keras.Model, epochs: int,
+        steps_per_epoch: int, share: Callable[[dict[str, float]], dict[str, float]] = dict,
         logged: Callable[[], Json] = dict,
-    ):
+    ):  # fmt: skip
         self._callbacks, self._model = callbacks, model
         #: What a later start compares with: values and the learning rate when the run began.
         self.began: Options = {}

@@ -55,20 +55,11 @@ class Loop:
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        strategy: Backend,
-        steps: Steps,
-        schedule: Schedule,
-        callbacks: Callbacks,
-        records: Records,
-        objective: Objective,
-        stopping: Callable[[], bool],
-        identity: Json,
-        begun: Callable[[], None] = lambda: None,
-        max_time: float | str | None = None,
-        until: float = math.inf,
-    ):
+        self, model: keras.Model, strategy: Backend, steps: Steps, schedule: Schedule,
+        callbacks: Callbacks, records: Records, objective: Objective, stopping: Callable[[], bool],
+        identity: Json, begun: Callable[[], None] = lambda: None,
+        max_time: float | str | None = None, until: float = math.inf,
+    ):  # fmt: skip
         self._model = model
         self._strategy = strategy
         self._steps = steps

@@ -47,14 +47,9 @@ class Saving:
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        strategy: Backend,
-        schedule: Schedule,
-        callbacks: Callbacks,
-        records: Records,
-        identity: Json,
-    ):
+        self, model: keras.Model, strategy: Backend, schedule: Schedule, callbacks: Callbacks,
+        records: Records, identity: Json,
+    ):  # fmt: skip
         self._model = model
         self._strategy = strategy
         self._schedule = schedule

@@ -47,13 +47,9 @@ class Summaries:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        past: Path,
-        histograms: bool,
-        profile_steps: tuple[int, int] | None,
+        self, folder: Path, past: Path, histograms: bool, profile_steps: tuple[int, int] | None,
         job: Json | None = None,
-    ):
+    ):  # fmt: skip
         writing.remove(folder)
         self._folder = folder
         self._writers: dict[str, EventFileWriter] = {}

@@ -176,11 +176,9 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
 
 
 def make_records(
-    rundir: RunDir,
-    config: Config,
-    journal: Journal | None,
+    rundir: RunDir, config: Config, journal: Journal | None,
     past: checkpoint.Checkpoint | None = None,
-) -> Records:
+) -> Records:  # fmt: skip
     """Return what records a run; without a journal, what records nothing.
 
     Args:

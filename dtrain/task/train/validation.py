@@ -35,14 +35,10 @@ def check_validation(schedule: Schedule, dataset: str) -> None:
 
 
 def evaluate(
-    strategy: Backend,
-    steps: Steps,
-    schedule: Schedule,
-    is_chief: bool,
-    stopping: Callable[[], bool],
-    report: Callable[[Sums], None],
+    strategy: Backend, steps: Steps, schedule: Schedule, is_chief: bool,
+    stopping: Callable[[], bool], report: Callable[[Sums], None],
     hooks: keras.callbacks.CallbackList | None = None,
-) -> Sums | None:
+) -> Sums | None:  # fmt: skip
     """Evaluate every validation example once.
 
     Args:

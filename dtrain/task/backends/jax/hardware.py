@@ -132,12 +132,9 @@ PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
 
 
 def configure(
-    hardware: Hardware,
-    cluster: Cluster,
-    task: Task,
-    deterministic: bool = False,
+    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False,
     peer_timeout: float | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Set up this process; must run before JAX has touched any device.
 
     Args:

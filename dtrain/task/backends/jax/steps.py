@@ -48,14 +48,9 @@ class Forward(HostForward):
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        source: Source,
-        batch: int,
-        finish: Finish,
-        replicas: int,
+        self, model: keras.Model, source: Source, batch: int, finish: Finish, replicas: int,
         put: Callable[[Nest, int], Nest],
-    ):
+    ):  # fmt: skip
         super().__init__(model, source, batch, finish, replicas)
         self._put, self._call = put, jax.jit(self._predicted)
 

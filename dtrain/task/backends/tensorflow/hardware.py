@@ -16,12 +16,9 @@ from dtrain.task.process.sockets import give_up_after
 
 
 def configure(
-    hardware: Hardware,
-    cluster: Cluster,
-    task: Task,
-    deterministic: bool = False,
+    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False,
     peer_timeout: float | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Set up this process; must run before TensorFlow has touched any device.
 
     Args:

@@ -126,15 +126,9 @@ class Steps(RowSteps):
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        strategy: Replicas,
-        inputs: Inputs,
-        train_iterator: Foreign,
-        evaluation_iterator: Foreign,
-        jit_compile: bool = False,
-        in_loop: InLoop | None = None,
-    ):
+        self, model: keras.Model, strategy: Replicas, inputs: Inputs, train_iterator: Foreign,
+        evaluation_iterator: Foreign, jit_compile: bool = False, in_loop: InLoop | None = None,
+    ):  # fmt: skip
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
             tf_internals.keep_losses_apart(model)

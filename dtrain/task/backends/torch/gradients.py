@@ -281,16 +281,10 @@ def _keras_moments(original: Function, layer: keras.Layer, inputs: Tensor, mask:
 
 
 def _batch_norm(
-    original: Function,
-    input: torch.Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    weight: Tensor = None,
-    bias: Tensor = None,
-    training: bool = False,
-    momentum: float = 0.1,
+    original: Function, input: torch.Tensor, running_mean: Tensor, running_var: Tensor,
+    weight: Tensor = None, bias: Tensor = None, training: bool = False, momentum: float = 0.1,
     eps: float = 1e-5,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     if not training:
         return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
     mean, variance, count = moments(input.float(), [i for i in range(input.ndim) if i != 1])
@@ -311,16 +305,10 @@ def _batch_norm(
 
 
 def _of_classes(
-    original: Function,
-    input: torch.Tensor,
-    target: torch.Tensor,
-    weight: Tensor = None,
-    size_average: object = None,
-    ignore_index: int = -100,
-    reduce: object = None,
-    reduction: str = "mean",
-    **options: object,
-) -> torch.Tensor:
+    original: Function, input: torch.Tensor, target: torch.Tensor, weight: Tensor = None,
+    size_average: object = None, ignore_index: int = -100, reduce: object = None,
+    reduction: str = "mean", **options: object,
+) -> torch.Tensor:  # fmt: skip
     """Divide a loss of classes by the weights of the global batch, without what is ignored."""
     step, divisors = current(), now().divisors
     loss: torch.Tensor = original(

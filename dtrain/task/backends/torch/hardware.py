@@ -118,12 +118,9 @@ _chosen = contextlib.ExitStack()
 
 
 def configure(
-    hardware: Hardware,
-    cluster: Cluster,
-    task: Task,
-    deterministic: bool = False,
+    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False,
     peer_timeout: float | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Set up this process, and join the others.
 
     Args:

@@ -162,11 +162,9 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
     """
 
     def __init__(
-        self,
-        make: Callable[[list[keras.Variable]], Foreign],
-        schedule: Callable[[Foreign], Foreign] | None,
-        clips: Mapping[str, float],
-    ):
+        self, make: Callable[[list[keras.Variable]], Foreign],
+        schedule: Callable[[Foreign], Foreign] | None, clips: Mapping[str, float],
+    ):  # fmt: skip
         super().__init__(learning_rate=0.0, name="torch")
         self._make, self._make_schedule, self._clips = make, schedule, clips
         self._weights: list[keras.Variable] = []

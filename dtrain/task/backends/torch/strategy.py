@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 
 import keras
 import numpy as np
@@ -13,9 +11,9 @@ import torch
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Batch, Json, Variable
+from dtrain.task.aliases import Batch, Variable
 from dtrain.task.backends import across, unsummed
-from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.base import Abilities, Backend, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
@@ -28,21 +26,21 @@ from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers, train_state
 from dtrain.task.model.optimizers import Update
 
-#: Layers of Keras' that look across the examples of a batch.
-ACROSS = ("AugMix", "CutMix", "Equalization", "MixUp", "RandAugment")
 #: The steps of a class that Keras has.
 STEPS = ("train_step", "test_step", "predict_step")
 
 
-class OneDevice:
+class OneDevice(Backend):
     """Everything on one device.
+
+    Optimizers are left as they are: their gradients are those of the global batch. A task can read
+    variables by itself, and outside of a training step a model computes in its process alone.
 
     Args:
         devices: the name of the device of this task.
     """
 
     abilities = Abilities(several_optimizers=True)
-    gradient_reduction = "mean"
 
     def __init__(self, devices: list[str]):
         note_divisors()  # ORDER: before the user's code is imported, which may import losses
@@ -52,24 +50,6 @@ class OneDevice:
     def replicas(self) -> int:
         """How many replicas share each global batch: one of each task."""
         return self.tasks.size
-
-    @property
-    def parts(self) -> int:
-        """In how many parts the training step sees a global batch."""
-        return self.tasks.size
-
-    @property
-    def arithmetic(self) -> Json:
-        """What of the strategy the last bits of a prediction may depend on; JSON values."""
-        return {}
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Create model and metrics inside it."""
-        return contextlib.nullcontext()
-
-    def optimizer_scope(self) -> AbstractContextManager[object]:
-        """Create the optimizer and its slots inside it."""
-        return contextlib.nullcontext()
 
     def place(self, model: keras.Model) -> None:
         """Refuse steps of other backends, and let all replicas begin with the chief's weights.
@@ -100,9 +80,6 @@ class OneDevice:
                 for variable in train_state.variables(model).values():
                     torch.distributed.broadcast(variable.value, 0)
 
-    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Leave an optimizer as it is: its gradients are those of the global batch."""
-
     def trace_step(
         self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
@@ -131,19 +108,14 @@ class OneDevice:
         for name, variable in variables.items():
             variable.assign(arrays[name])
 
-    def whole(self, model: keras.Model) -> AbstractContextManager[object]:
-        """Leave variables as they are: a task can read them by itself."""
-        return contextlib.nullcontext()
-
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.
 
         Raises:
             UsageError: naming the weight.
         """
-        if self.tasks.size == 1:
-            return
-        replica.check_copies(model, model.trainable_variables, self.tasks.size)
+        if self.tasks.size > 1:
+            replica.check_copies(model, model.trainable_variables, self.tasks.size)
 
     def notices(
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
@@ -165,15 +137,11 @@ class OneDevice:
         """
         if jit_compile:
             compile_forward(model, self.tasks.size > 1)
-        summed = self.gradient_reduction == "sum"
-        return Steps(model, inputs, self.tasks, summed)
+        return Steps(model, inputs, self.tasks, self.gradient_reduction == "sum")
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
         return Forward(model, source, batch, finish)
-
-    def answer_locally(self, model: keras.Model) -> None:
-        """Change nothing: outside of a training step a model computes in its process alone."""
 
 
 class Default(OneDevice):

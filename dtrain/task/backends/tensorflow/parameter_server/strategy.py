@@ -42,13 +42,9 @@ class ParameterServer(Strategy):
     abilities = Abilities(plain_variables=False, retraces=False, sequential=False, exchanges=False)
 
     def __init__(
-        self,
-        cluster: Cluster,
-        task: Task,
-        update: str,
-        max_staleness: int | None,
+        self, cluster: Cluster, task: Task, update: str, max_staleness: int | None,
         backup_workers: int,
-    ):
+    ):  # fmt: skip
         os.environ["TF_CONFIG"] = json.dumps(
             {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
         )

@@ -188,11 +188,9 @@ class Step:
 
 
 def replica_step(
-    replicas: int,
-    part: Any,
-    summed: bool = False,
+    replicas: int, part: Any, summed: bool = False,
     taped: list[tuple[tf.Tensor, list[bool]]] | None = None,
-) -> Step | None:
+) -> Step | None:  # fmt: skip
     """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
 
     Its tapes give gradients of the global batch. Where they are averaged elsewhere, only the mean
