@@ -266,7 +266,7 @@ def check(config: Config, overrides: list[str]) -> None:
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
             )
             refuse(key, f"is not what the run has in its {rundir.config.name}", new,
-                   typed=f"resume={config.resume} {key}={old}")  # fmt: skip
+                   accepted=str(old), typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
         key, given = f"{last.sign}{last.name}", last.value or ""
         refuse(last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
