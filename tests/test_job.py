@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dtrain import errors
-from dtrain.config import tree
+from dtrain.config import schema, tree
 from dtrain.controller import job as module
 from dtrain.controller.job import PORT_TRIES, Job
 from dtrain.controller.launchers import Launcher
@@ -599,7 +599,7 @@ def test_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"strategy.name", "trainer.batch_size", "trainer.epochs", "objective"} <= facts.keys()
     assert {"dataset._target_", "optimizer.learning_rate", "hardware.precision"} <= facts.keys()
     groups = {key.partition(".")[0] for key in facts}
-    local = {"tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name"}
+    local = set(schema.having("record", "command"))
     assert groups == set(tree.written(config)) - local
     assert "secret" not in repr(facts)
     assert not (tmp_path / "outputs").exists()

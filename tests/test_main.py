@@ -88,10 +88,10 @@ def test_help_lists_a_users_presets(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_help_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "--help", "trainer.batch_size")[1] == (
-        "trainer.batch_size: examples of a step, over all replicas.\n"
-        "  type      whole number\n"
-        "  accepted  1 to 1000000000\n"
+        "trainer.batch_size: Examples of a step, over all replicas.\n"
+        "  accepted  a whole number from 1 to 1000000000\n"
         "  default   64\n"
+        "  decides   data\n"
     )
     code, out, err = printed(capsys, "--help", "trainer.batch_siz")
     assert (code, out) == (errors.USAGE, "") and "--help trainer.batch_size" in err

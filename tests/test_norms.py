@@ -141,4 +141,4 @@ def test_the_norms_of_a_run(dtrain: Any, quick: tuple[str, ...]) -> None:
     assert not run.points("weight_norm") | run.points("val_gradient_norm")
     wrong = dtrain(*quick, "trainer.log=[gradient_norms]")
     assert wrong.code == 2
-    assert "each gradient_norm or weight_norm or update_ratio" in wrong.output
+    assert "gradient_norm, weight_norm, update_ratio" in wrong.output

@@ -64,7 +64,7 @@ def test_a_disk_of_ones_own(tmp_path: Path) -> None:
     own = config(tmp_path, "trainer.epochs=7")
     found = own_task._folder(own, CLUSTER, PLACE)
     assert found.path == tmp_path / "mine" / CHIEFS
-    assert tree.read(found.config) == own
+    assert tree.written(tree.read(found.config)) == tree.written(own)
     written = Cluster.from_json(read_json(found.cluster) or {})
     assert written == dataclasses.replace(CLUSTER, job=PLACE.job)
     assert found.logs.is_dir()

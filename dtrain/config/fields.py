@@ -156,9 +156,9 @@ def range_problem(
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "is not a number"
     if value < low or (above and value == low):
-        return f"must be {'above' if above else 'at least'} {_number(low)}"
+        return f"must be {'above' if above else 'at least'} {bound(low)}"
     if value > high:
-        return f"must be at most {_number(high)}"
+        return f"must be at most {bound(high)}"
     return "is not a whole number" if whole and not isinstance(value, int) else None
 
 
@@ -333,9 +333,7 @@ def bounds(span: Interval) -> str:
     low: Any = span.ge if span.gt is None else span.gt
     high: Any = span.le if span.lt is None else span.lt
     above = "above " if span.gt is not None else "from "
-    return (
-        f"{above}{_number(low)} {'up to but not' if span.lt is not None else 'to'} {_number(high)}"
-    )
+    return f"{above}{bound(low)} {'up to but not' if span.lt is not None else 'to'} {bound(high)}"
 
 
 def _bounds(marks: tuple[object, ...], kind: type, name: str) -> int | None:
@@ -368,8 +366,10 @@ def short(value: Plain) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _number(number: float) -> str:
-    """Return a bound as it is typed."""
+def bound(number: Plain) -> str:
+    """Return a number as it is typed, and anything else as text."""
+    if not isinstance(number, int | float):
+        return str(number)
     if float(number).is_integer() and abs(number) < 1e15:
         return str(int(number))
     return f"{number:g}"
