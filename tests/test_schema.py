@@ -172,7 +172,8 @@ def differing(preset: str) -> dict[str, tuple[Any, Any]]:
 
 #: What an option is chosen for, and what it leaves to the user.
 WANTED = {
-    **{f"dataset={name}": ["target", "format"] for name in ("arrow", "csv", "json", "parquet")},
+    **{f"dataset={name}": ["target", "format"] for name in ("arrow", "json", "parquet")},
+    "dataset=csv": ["format"],
     "dataset=table": ["target"], "strategy=hybrid": ["mesh"], "strategy=model_parallel": ["mesh"],
     "hardware=cpu": ["kind"], "hardware=gpu": ["kind"], "hardware=tpu": ["kind", "precision"],
 }  # fmt: skip

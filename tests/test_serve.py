@@ -514,7 +514,7 @@ def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no export"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
-        (["run", "prot=1"], "prot=1: is no option of serve; hint: the command with port="),
+        (["run", "prot=1"], "prot=1: is no option of serve; hint: port=VALUE"),
         (["run", "port=70000"], "port=70000: input should be less than or"),
         (["run", "follow=perhaps"], "follow=perhaps: input should be a valid boolean"),
         (["run", "host=0.0.0.0"], "host=0.0.0.0: others could ask the server, and no token"),

@@ -142,6 +142,8 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
         known = {key_of(name, field) for name, field in kind.model_fields.items()}
         target = str(value["_target_"])
         ours = schema.target_of(kind) == target or target.startswith("dtrain.")
+        plan = targets.plain(value.get("plan") or {})  # one of a user's own may have keys, too
+        ours &= str(plan.get("_target_", "dtrain.")).startswith("dtrain.")
         whole = ours and (known <= names_here or key not in _OF_FUNCTIONS)
         check_node(composed, key, kind, whole=whole, fill=key in _READ)
     if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":
@@ -209,10 +211,10 @@ def refusal(
     why = _SAYS.get(what, error["msg"]).format(**facts)
     value: Plain = ALONE if what == "missing" else _shown(path, error["input"], composed)
     if what == "extra_forbidden":
-        parent, siblings = path.rpartition(".")[0], _at(kind, parts[:-1])[0]
+        siblings = _at(kind, parts[:-1])[0]
         having = sorted(key_of(*each) for each in siblings.model_fields.items())
         advice = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
-        advice = advice or {"hint": f"the command without {parent or path}"}
+        advice = advice or {"hint": f"the command without {path}"}
         return UsageError(path, why, value, accepted=", ".join(having), **advice)
     field, top = _at(kind, parts)[1], f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"

@@ -44,13 +44,14 @@ def typed(tree: DictConfig) -> Config:
     for name in GROUPS:
         if not isinstance(config.setdefault(name), Node | None):
             raise ValueError(name)
-    if config["backend"] == "auto":
+    if config.setdefault("backend") == "auto":
         from dtrain.config.schema import strategies  # the file of a run has none: see above
 
         config.backend = strategies.backends(str((config.strategy or {}).get("_target_")))[0]
-    if config["backend"] not in FRAMEWORKS:
+    if config["backend"] not in (None, *FRAMEWORKS):
         raise ValueError("backend")
-    config.objective_mode = objective.mode_of(config["objective_mode"], config["objective"])
+    if config.setdefault("objective") is not None:
+        config.objective_mode = objective.mode_of(config["objective_mode"], config["objective"])
     config.setdefault("debug")
     return config  # type: ignore[return-value] # a tree, whose types the models are
 

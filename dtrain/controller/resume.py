@@ -216,8 +216,9 @@ def _load(rundir: RunDir) -> Config:
     except (ValueError, TypeError, AttributeError, Unresolvable) as error:
         reason = str(error).strip().split("\n")[0]
         raise DamagedFile(rundir.config, f"is not the configuration of a run ({reason})") from None
-    if not isinstance(config.fork, str | None):
-        raise DamagedFile(rundir.config, "is not what a run has there", "fork")
+    for key, kind in (("fork", str | None), *((each, Mapping) for each in tree.GROUPS)):
+        if not isinstance(tree.select(config, key), kind):
+            raise DamagedFile(rundir.config, "is not what a run has there", key)
     return config
 
 
