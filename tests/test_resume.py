@@ -395,7 +395,7 @@ def test_a_default_that_is_another_one_by_now(begun) -> None:
     ("text", "problem"),
     [
         ("a: [", "is not valid YAML (line 2: *)"),
-        ("seed: ${a}", "dataset is not what a run has there"),
+        ("seed: ${a}", "is not the configuration of a run (*)"),
         ("- 1\n", "is not a mapping"),
         ("7", "is not a mapping"),
         ("", "is not a mapping"),
