@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dtrain.config import objective
 from dtrain.config.node import seconds
-from dtrain.config.schema.training import Duration
+from dtrain.config.schema.training import Duration, Stopping
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
 
@@ -70,10 +70,12 @@ def test_lengths_of_time(value: object, length: float) -> None:
 
 
 def test_what_early_stopping_takes() -> None:
+    adapter: TypeAdapter[object] = TypeAdapter(Stopping)
     for right in (3, {"patience": 1, "monitor": "val_f1", "mode": "max"}):
-        assert objective.STOPPING.problem(right) is None
+        adapter.validate_python(right)
     for wrong in (0, True, "3", {}, {"patience": 3, "min_dela": 1}, {"patience": 3, "mode": "up"}):
-        assert objective.STOPPING.problem(wrong) is not None, wrong
+        with pytest.raises(ValidationError):
+            adapter.validate_python(wrong)
     found = objective.stopping({"patience": 2, "monitor": "val_f1"}, "val_loss", "min")
     assert (found["monitor"], found["mode"]) == ("val_f1", "max")
     found = objective.stopping(2, "val_loss", "min")
