@@ -142,8 +142,8 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
         known = {key_of(name, field) for name, field in kind.model_fields.items()}
         target = str(value["_target_"])
         ours = schema.target_of(kind) == target or target.startswith("dtrain.")
-        plan = targets.plain(value.get("plan") or {})  # one of a user's own may have keys, too
-        ours &= str(plan.get("_target_", "dtrain.")).startswith("dtrain.")
+        plan = OmegaConf.select(value, "plan._target_", default="dtrain.")
+        ours &= str(plan).startswith("dtrain.")  # one of a user's own may have keys, too
         whole = ours and (known <= names_here or key not in _OF_FUNCTIONS)
         check_node(composed, key, kind, whole=whole, fill=key in _READ)
     if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":

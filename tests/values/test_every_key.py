@@ -101,7 +101,7 @@ def test_what_no_key_takes(kind: Any) -> None:
     names = [key_of(*each) for each in kind.model_fields.items()
              if not isinstance(each[1].default, schema.Group) and each[0] not in OPEN]  # fmt: skip
     config = copy.deepcopy(base(words))
-    for number, name in enumerate(each for each in names if each != "_target_"):
+    for number, name in enumerate([each for each in names if each != "_target_"][-4:]):
         key = f"{prefix}.{name}".lstrip(".")
         value, was = NEVER[number % len(NEVER)], OmegaConf.select(config, key)
         OmegaConf.update(config, key, value, merge=False)
