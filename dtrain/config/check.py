@@ -61,6 +61,7 @@ _LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", 
            "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
 _DEPTH = 32  # of nodes in nodes
+_NAMED = 1000  # characters of a value that may stand for another
 _INTEGER = 2**63
 #: Groups of which the controller reads keys: those that a user's own option leaves out are added.
 _READ = ("strategy", "launcher", "tracking")
@@ -235,7 +236,8 @@ def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -
     if field is not None and isinstance(field.default, Group) and parts[1:]:
         inner = value.get(parts[1]) if isinstance(value, Mapping) else None
         return _advice(type(field.default), parts[1:], f"{top}.{parts[1]}", inner)
-    if advice := suggest.corrected(top, typed(value)):
+    text = typed(value)
+    if len(text) <= _NAMED and (advice := suggest.corrected(top, text)):
         return advice
     if field is None:
         return {"hint": f"{top}=VALUE"}

@@ -183,6 +183,7 @@ def _refuse_option(group: str, option: str, options: list[str]) -> None:
     else:
         advice = suggest.corrected(group, option)
         near = None if advice else nearest(option, options)
+    near = near or (options[0] if len(options) == 1 else None)
     advice = {"typed": f"{group}={near}"} if near else advice
     refuse(group, "there is no such option", option, accepted=", ".join(options),
            **(advice or {"hint": "one of these"}))  # fmt: skip

@@ -180,7 +180,7 @@ def test_what_would_change_the_numbers_is_refused(override: str, key: str, dtrai
     refused = dtrain(f"resume={run.rundir.path}", override)
     assert refused.code == 2, refused.output
     assert f"error: {key}=" in refused.output
-    assert f"hint: resume={run.rundir.path} without {key}=" in refused.output
+    assert f"hint: no {key}=, or fork={run.rundir.path}" in refused.output
     assert run.rundir.journal.read_bytes() == before
 
 

@@ -164,6 +164,14 @@ def test_a_preset_that_is_one_is_taken(dtrain: Any) -> None:
     assert run.code == 0, run.output
 
 
+def _is_ours(word: str) -> bool:
+    """Say whether a word chooses no option that only a user's project has."""
+    group, _, option = word.partition("=")
+    experiments = [path.stem for path in schema.folder("experiments").glob("*.yaml")]
+    options = {**{name: schema.options(name) for name in schema.GROUPS}, "experiment": experiments}
+    return group != "project" and option in options.get(group, [option])
+
+
 def _commands() -> list[list[str]]:
     """Return the overrides of the commands that the documents show and that begin a run."""
     root = Path(schema.__file__).parents[3]
@@ -174,7 +182,8 @@ def _commands() -> list[list[str]]:
         words = shlex.split(line, comments=True)
         other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
         trains = words[:1] and words[0] not in COMMANDS and "HOST:PORT" not in line
-        if trains and not any(word.startswith(other) for word in words):
+        ours = trains and all(map(_is_ours, words))
+        if ours and not any(word.startswith(other) for word in words):
             found[line] = words
     return list(found.values())
 

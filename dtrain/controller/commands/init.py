@@ -14,6 +14,7 @@ from dtrain import errors
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import refuse
+from dtrain.files import writing
 
 #: The files, each below a line with its path.
 _FILES = Path(__file__).with_suffix(".txt")
@@ -36,7 +37,7 @@ def write(folder: Path) -> int:
     for name, text in [*zip(texts[1::2], texts[2::2], strict=True), (_DATA, _points())]:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        writing.write_bytes(path, text.encode())
     print(f"wrote {folder}; next: cd {shlex.quote(str(folder))}")
     print("python -m dtrain experiment=first")
     return errors.OK
