@@ -270,7 +270,7 @@ def test_exit_codes_events_and_logs(tmp_path: Path, cluster: Cluster, together: 
     assert read_json(rundir.cluster) == json.loads(json.dumps(started.to_json()))
     assert heard(together, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert together.exit_codes() == {"chief-0": 1}
-    assert "config.yaml" in rundir.log("chief-0").read_text()
+    assert "AttributeError" in rundir.log("chief-0").read_text()
     assert together.poll(0) == []
     together.kill()
     assert agents(tmp_path) == []

@@ -19,7 +19,10 @@ CASES = {
         ["dataset=npz", "dataset.path=negative.npz", "model=mlp", "trainer.batch_size=1"],
         ["a target is -1", "type: dataset.task=regression"],
     ),
-    "labels": (["model.classes=5"], ["model=5 outputs", "up to 9", "type: model.classes=10"]),
+    "labels": (
+        ["model.classes=5"],
+        ["model=5 outputs", "model.classes=10", "type: model.classes=10"],
+    ),
     "argument": (["+model.widht=3"], ["model.widht=3", "does not take", "dropout"]),
     "objective": (["objective=val_acuracy"], ["val_acuracy", "type: objective=val_accuracy"]),
     "loss node": (["trainer.loss={a:{b:mse}}"], ["trainer.loss=", "has no _target_", "Huber"]),

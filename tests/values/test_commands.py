@@ -105,41 +105,41 @@ def test_a_number_of_a_group(key: str, dtrain: Any) -> None:
     assert refused(dtrain, f"{key}=-{MANY}").startswith(f"error: {key}=")
 
 
-EMPTY = "is empty"
+EMPTY = "is not a mapping"
 #: Contents of a preset, and what the sentence says of it.
 PRESETS = {
     "": EMPTY,
     "# nothing\n": EMPTY,
-    "{}": EMPTY,
-    "- a\n- b\n": "line 1: is a list",
-    "\n3\n": "line 2: is a single value",
-    "a:\n\tb: 1\n": "line 2: found character '\\t'",
-    "a: 1\nunits: [1]\na: 2\n": "line 3: the key a is there twice",
+    "{}": "model={}",
+    "- a\n- b\n": EMPTY,
+    "\n3\n": EMPTY,
+    "a:\n\tb: 1\n": "line 2: ",
+    "a: 1\nunits: [1]\na: 2\n": "line 3: duplicate key a",
     "a: [1\n": "line 2: ",
     "a: 1\n---\nb: 2\n": "line 2: ",
-    "1: 2\n": "line 1: 1 is no name of a key",
-    "? [a]\n: 1\n": "line 1: a list or a node is no name of a key",
-    "_target_: !!python/name:os.system\n": "line 1: has the tag",
-    "a: !!binary eA==\n": "line 1: has the tag",
-    "a: &a [*a]\n": "an alias stands inside of what it names",
-    "a: *b\n": "line 1: found undefined alias",
-    "defaults: 3\na: 1\n": "line 1: its defaults are no list",
-    "defaults: [[a]]\na: 1\n": "line 1: a default is no name",
+    "1: 2\n": "model={1:2}",
+    "? [a]\n: 1\n": "line 1: ",
+    "_target_: !!python/name:os.system\n": "line 1: ",
+    "a: !!binary eA==\n": "line 1: ",
+    "a: &a [*a]\n": "an alias (*a) inside of what it names",
+    "a: *b\n": "an alias (*b)",
+    "defaults: 3\na: 1\n": "defaults that are no list",
+    "defaults: [[a]]\na: 1\n": "default",
     "defaults: [mine]\na: 1\n": "lead back to it (model/mine.yaml -> model/mine.yaml)",
     "defaults: [other]\na: 1\n": "lead back to it (model/mine.yaml -> model/other.yaml -> model/m",
-    "a: " + "[" * 60 + "]" * 60: "is nested more than 32 deep",
+    "a: " + "[" * 60 + "]" * 60: "model={a:[[",
     "a: " + "[" * 5000 + "]" * 5000: "",
     "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
     + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg")):
         "stands for more than 100,000 values",
-    "a: " + "x" * 2**21: "has 2,097,",
+    "a: " + "x" * 2**21: "is longer than 262,144 bytes",
     "a: \udcff": "is no UTF-8",
     "_target_: dtrain.models.mlp\nunits: 8\n": "model.units=8",
     "_target_: dtrain.models.mlp\nunits: ${nowhere}\n": "model.units=${nowhere}: cannot be",
-    "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a number",
+    "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a finite number",
     "_target_: 3\n": "model._target_",
-    "units: [3]\n": "has no _target_",
-    "defaults: [/schema/model/mlp@_here_]\ndropout: .inf\n": "model.dropout=inf: is infinite",
+    "units: [3]\n": "is not a node with _target_",
+    "defaults: [/schema/model/mlp@_here_]\ndropout: .inf\n": "model.dropout=inf: is not a finite number",
 }  # fmt: skip
 
 
