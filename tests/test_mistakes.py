@@ -110,7 +110,8 @@ def test_a_mistake_is_named_and_what_is_to_be_typed_is_accepted(
         beside = [word for word in mistake.beside if key_of(word) not in keys]
         is_command = words and words[0] in (*COMMANDS, *ANSWERED)
         if mistake.typed.split()[0] in COMMANDS and not is_command:  # a word of that command
-            words, is_command = [*shlex.split(mistake.typed)[:2], *words], True
+            head = [word for word in shlex.split(mistake.typed)[:2] if "=" not in word]
+            words, is_command = [*head, *words], True
         words = words if is_command else [*beside, *words]
         code, errors = run(words, main if is_command else lambda: composed(words, Settled()))
         assert code == 0 or OF_A_FOLDER.match(errors[0]), errors

@@ -120,7 +120,7 @@ PRESETS = {
     "1: 2\n": "model={1:2}",
     "? [a]\n: 1\n": "line 1: ",
     "_target_: !!python/name:os.system\n": "line 1: ",
-    "a: !!binary eA==\n": "line 1: ",
+    "a: !!binary eA==\n": "model={a:",
     "a: &a [*a]\n": "an alias (*a) inside of what it names",
     "a: *b\n": "an alias (*b)",
     "defaults: 3\na: 1\n": "defaults that are no list",
@@ -133,7 +133,7 @@ PRESETS = {
     + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg")):
         "stands for more than 100,000 values",
     "a: " + "x" * 2**21: "is longer than 262,144 bytes",
-    "a: \udcff": "is no UTF-8",
+    "a: \udcff": "'utf-8' codec",
     "_target_: dtrain.models.mlp\nunits: 8\n": "model.units=8",
     "_target_: dtrain.models.mlp\nunits: ${nowhere}\n": "model.units=${nowhere}: cannot be",
     "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a finite number",
