@@ -72,6 +72,8 @@ def _defaults(folder: Path, path: Path, defaults: Plain) -> Iterator[Path]:
     if not isinstance(defaults, list):
         raise DamagedFile(path, "has defaults that are no list")
     for item in defaults:
+        if isinstance(item, list):
+            raise DamagedFile(path, "has a default that is no name of a preset")
         for head, named in item.items() if isinstance(item, dict) else [("", item)]:
             for option in named if isinstance(named, list) else [named]:
                 if isinstance(option, list | dict):
