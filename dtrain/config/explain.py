@@ -206,7 +206,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
     elif name not in (names := sorted(str(each) for each in node)):
         others = [each for each in names if each != "_target_"]
         advice = suggest.meant(key, value, others)
-        if "typed" not in advice and key not in other_tools.rows() and _is_open(node, parent):
+        if _is_open(node, parent) and key not in other_tools.rows() and not nearest(name, others):
             advice = {"typed": f"+{suggest.quoted(key, value)}"}
         help_of_it = f"{_HELP['typed']} {parent if parent in schema.sections() else ''}".strip()
         refuse(key, "there is no such key", value, accepted=", ".join(names),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, suggest, trust
+from dtrain.config import kinds, other_tools, trust
 from dtrain.config.kinds import KNOWN
 from dtrain.config.node import nodes
 from dtrain.config.targets import bind, check_kinds, signature_of
@@ -105,11 +105,12 @@ def _check_text(name: str, value: str) -> None:
     names = {*_public("keras")[f"keras.{module}.get"], *more}
     if value in names or not _is_of_this_version("keras"):
         return
-    near = nearest(value, sorted(each for each in names if each == each.lower())) or "NAME"
-    advice = suggest.corrected(key, value) if name == "loss" else {"typed": f"'{key}=[{near}]'"}
+    near = nearest(value, sorted(each for each in names if each == each.lower()))
+    advice = other_tools.rows().get(f"{key}={value.lower()}")
+    typed = near and (f"{key}={near}" if name == "loss" else f"'{key}=[{near}]'")
     refuse(key, f"is no {what} that Keras knows", value,
            accepted=f"names of keras.{module}, or nodes with _target_",
-           **(advice or {"hint": f"{key}={near}"}))  # fmt: skip
+           **(advice or ({"typed": typed} if typed else {"hint": f"{key}=NAME"})))  # fmt: skip
 
 
 def check_arguments(config: Mapping[str, Any]) -> None:

@@ -136,10 +136,10 @@ PRESETS = {
     "a: \udcff": "'utf-8' codec",
     "_target_: dtrain.models.mlp\nunits: 8\n": "model.units=8",
     "_target_: dtrain.models.mlp\nunits: ${nowhere}\n": "model.units=${nowhere}: cannot be",
-    "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a finite number",
+    "_target_: dtrain.models.mlp\nl2: .nan\n": "model.l2=nan: is not a",
     "_target_: 3\n": "model._target_",
     "units: [3]\n": "is not a node with _target_",
-    "defaults: [/schema/model/mlp@_here_]\ndropout: .inf\n": "model.dropout=inf: is not a finite number",
+    "defaults: [/schema/model/mlp@_here_]\ndropout: .inf\n": "model.dropout=inf: is not a",
 }  # fmt: skip
 
 
