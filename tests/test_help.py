@@ -56,5 +56,6 @@ def test_what_a_resume_may_not_change() -> None:
             "trainer.batch_size", "hardware.precision"} <= set(fixed)  # fmt: skip
     assert not {"trainer", "trainer.epochs", "strategy", "tracking", "launcher"} & set(fixed)
     assert schema.having("data") == ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
-    assert schema.has_mark("launcher.follow", "once") and schema.has_mark("sweep.baseline", "once")
+    assert schema.has_mark("launcher.follow", "once") and schema.has_mark("sweep.resume", "once")
     assert not schema.has_mark("trainer.epochs", "once")
+    assert not schema.has_mark("sweep.parallel", "once"), "a sweep that is resumed has it again"

@@ -36,7 +36,11 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         overrides, config_dir: of the command.
         uri: ``tracking.uri`` as it is written.
     """
-    kept = [override for override in overrides if not schema.has_mark(key_of(override), "once")]
+    kept = [
+        override
+        for override in overrides
+        if not schema.has_mark(key := key_of(override), "once") and not key.startswith("sweep.")
+    ]
     return {"format": FORMAT, **private.sign_command(kept, config_dir, uri)}
 
 

@@ -65,7 +65,7 @@ class Config(Rules):
     """Frozen weights, unfreezing, learning rates by layer, LoRA."""
     checkpoint: Checkpointing = Checkpointing()
     """When checkpoints are saved, and which are kept."""
-    sweep: Annotated[Sweep, scope("command", "once", "training")] = Sweep()
+    sweep: Annotated[Sweep, scope("command", "training")] = Sweep()
     """Many jobs by one command (-m)."""
     project: Annotated[dict[str, Plain], scope("record")] = {}
     """Keys of your own, for references such as ${project.paths.data}."""

@@ -18,7 +18,6 @@ from dtrain.config.fields import (
     Path,
     Plain,
     Positive,
-    Scope,
     Target,
     items,
     line,
@@ -162,7 +161,7 @@ class NoTracker(MLflow):
     target_: Target = target("dtrain.tracking.none.NoTracker")
 
 
-class Sweep(Group, scope=Scope("command", ("once",))):
+class Sweep(Group, scope="command"):
     """Many jobs by one command (-m)."""
 
     parallel: Number | None = None

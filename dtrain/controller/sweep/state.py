@@ -268,7 +268,8 @@ def arguments(given: list[str]) -> list[str]:
     command = read(Path(folder)).data["command"]
     overrides, config_dir = private.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
-        free = schema.has_mark(key, "once") and key != "resume"
+        of_sweep = key.startswith("sweep.") or schema.has_mark(key, "once")
+        free = of_sweep and key != "resume"
         if not key.startswith("-") and key.split(".")[0] != "tracking" and not free:
             refuse(key, "would change the jobs of a sweep that is resumed", value,
                    accepted="sweep.parallel, sweep.fail_fast, sweep.baseline, tracking",
