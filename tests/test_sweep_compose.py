@@ -116,7 +116,7 @@ def test_a_word_that_does_not_compose() -> None:
 
 
 def test_a_key_that_nothing_reads() -> None:
-    error = refused(["foo=3", "nothing reads this key"], composed, "seed=1", "seed=2 +foo=3")
+    error = refused(["foo=3", "there is no such key"], composed, "seed=1", "seed=2 +foo=3")
     assert error.__notes__ == ["in job 1: seed=2 foo=3"]
 
 

@@ -237,7 +237,7 @@ def test_a_baseline_that_no_job_has() -> None:
 
 
 def test_none_at_a_time() -> None:
-    with pytest.raises(UsageError, match=r"sweep.parallel=0: must be at least 1.*=1"):
+    with pytest.raises(UsageError, match=r"sweep.parallel=0: must be at least 1"):
         swept("seed=1", "seed=2", words=("sweep.parallel=0",))
 
 

@@ -117,7 +117,7 @@ def sweep_of(tmp_path: Path, *words: str, config_dir: str | None = None) -> str:
 
 
 def contents(*words: str, config_dir: str | None = None) -> dict[str, Any]:
-    config = types.SimpleNamespace(objective="a", objective_mode=types.SimpleNamespace(name="max"))
+    config = types.SimpleNamespace(objective="a", objective_mode="max")
     command = {"overrides": list(words), "config_dir": config_dir}
     return Record.begin(Path("x"), command, "x", config).data
 
@@ -482,5 +482,5 @@ def test_a_sweep_of_one_job_without_words(dtrain: Commands) -> None:
 def test_another_launcher_of_hydra_s(dtrain: Commands, tmp_path: Path) -> None:
     run = begin(dtrain, "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=grid")
     assert run.code == errors.USAGE
-    assert "hydra/launcher=basic: cannot give each job" in run.output
+    assert "hydra/launcher=basic: there is no such option" in run.output
     assert "type: hydra/launcher=dtrain" in run.output
