@@ -181,9 +181,7 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    plugin = str(target).startswith("hydra_plugins.") and trust.is_installed(str(target))
-    own = plugin and trust.command().owns("hydra.sweeper")
-    if target not in _SWEEPERS and not own and not trust.is_trusted(str(target)):
+    if target not in _SWEEPERS and not _is_own_sweeper(str(target)):
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
@@ -191,6 +189,13 @@ def _check_sweeper(config: DictConfig) -> None:
             name.startswith("_") or (name == "params" and not _is_flat(value))
         ):
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
+
+
+def _is_own_sweeper(target: str) -> bool:
+    """Say whether a sweeper is an installed plugin that the user has chosen, or is trusted."""
+    # ORDER: what is cheap first: every command asks.
+    plugin = target.startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
+    return trust.is_trusted(target) or (plugin and trust.is_installed(target))
 
 
 def _is_flat(params: Any) -> bool:
