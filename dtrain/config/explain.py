@@ -218,7 +218,7 @@ def _is_open(node: DictConfig, group: str) -> bool:
     models = schema.SCHEMAS.get(group.replace(".", "/"), {}).values()
     targets = [schema.target_of(kind) for kind in models]
     target = str(node.get("_target_") if "_target_" in {*node} else "dtrain.")
-    return target not in targets and not target.startswith("dtrain.")
+    return target not in targets and not target.startswith(("dtrain.", "hydra_plugins."))
 
 
 def _inside(parent: str, name: str, value: str) -> Advice:
