@@ -101,9 +101,8 @@ def _singles(word: str) -> Iterator[Override]:
     except HydraException:
         key, value = f"{typed.sign}{typed.name}", typed.value or ""
         function, _, inner = value.partition("(")
-        advice = suggest.known(
-            key.strip("\u2014\u2013"), value
-        )  # dashes that a text's writer makes
+        name = key.strip("\u2014\u2013")  # dashes, which editors of text make of "--"
+        advice = suggest.known(name, value)
         advice = advice or {"hint": f"'{key}=\"VALUE\"', in quotes"}
         if value[:1] in ("[", "{"):
             advice = {"hint": f"the whole in quotes, which the shell takes: '{key}={value[0]}...'"}

@@ -132,7 +132,10 @@ def is_installed(name: str) -> bool:
 
 
 def is_named(target: str, key: str) -> bool:
-    """Say whether the user names what is called at ``key``; tasks are told if so."""
+    """Say whether the user names ``target``, called at ``key``, in this command.
+
+    Where it is so, :data:`NAMED` has it afterwards: tasks inherit that, and do not look again.
+    """
     current, allowed = _command.get(), os.environ.get(NAMED, "").split(",")
     if current is None:  # of a task: its command has looked
         named = target in allowed

@@ -1,8 +1,8 @@
 """What a project says of every command in its folder, in front of what is typed.
 
 That is ``[tool.dtrain]`` of its ``pyproject.toml``, and a folder ``conf`` or ``presets`` of its
-own. It becomes words of the command: a run records them with those that were typed, so that it is
-resumed, swept and submitted from the same.
+own. The overrides and options of these are put before those that are typed, and a run records them
+all: it is resumed, swept and submitted with the same, whatever the project says by then.
 """
 
 from __future__ import annotations
