@@ -230,11 +230,11 @@ def _compared(runs: object) -> list[str]:
         UsageError: there is none, or one is something else, or not there.
     """
     one = isinstance(runs, Run | Sweep | str | os.PathLike)
-    given = list(runs) if isinstance(runs, Iterable) and not one else [runs]
+    runs = list(runs) if isinstance(runs, Iterable) and not one else [runs]
     accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
-    if not given:
+    if not runs:
         refuse("runs", "has no run", "[]", accepted=accepted, hint="dtrain.compare([one, other])")
-    for each in given:
+    for each in runs:
         if not isinstance(each, Run | Sweep | str | os.PathLike) or not str(each):
             shown = f"{type(each).__name__} {keywords.shortened(each)}"
             refuse("runs", "is no run", shown, accepted=accepted,
@@ -243,7 +243,7 @@ def _compared(runs: object) -> list[str]:
         if is_path and not os.path.exists(str(each)):  # else it may be an id
             refuse("runs", "is not there", str(each), accepted=accepted,
                    hint="dtrain.compare('outputs')")  # fmt: skip
-    return [str(getattr(each, "path", each)) for each in given]
+    return [str(getattr(each, "path", each)) for each in runs]
 
 
 def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:

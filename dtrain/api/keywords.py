@@ -227,8 +227,8 @@ def place(overrides: Iterable[str]) -> str:
     Raises:
         UsageError: it is no folder of this machine.
     """
-    given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
-    found = given.get("output_dir") or pyproject.output_dir()
-    if "://" in found or "${" in found:
-        refuse("output_dir", "is no folder of this machine, as the Python API needs one", found)
-    return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"
+    values = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
+    folder = values.get("output_dir") or pyproject.output_dir()
+    if "://" in folder or "${" in folder:
+        refuse("output_dir", "is no folder of this machine, as the Python API needs one", folder)
+    return folder if values.get("debug", "none") == "none" else f"{folder}/{CHECKS}"

@@ -243,14 +243,14 @@ def overrides(folder: Path, data: object, validation: object = None) -> list[str
         OSError: the file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
-    given: Json = dict.fromkeys(_PARTS.values())
-    _take(data, "data", "", arrays, given)
+    names: Json = dict.fromkeys(_PARTS.values())
+    _take(data, "data", "", arrays, names)
     if validation is not None:
-        held = _take(validation, "validation", "validation_", arrays, given)
-        if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
+        held = _take(validation, "validation", "validation_", arrays, names)
+        if held != (wanted := len([key for key in _PARTS.values() if names[key] is not None])):
             refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
                    hint="validation=x, (x, y) or (x, y, weight), as data is")  # fmt: skip
-    keys = {"path": _stored(folder, arrays), **given}
+    keys = {"path": _stored(folder, arrays), **names}
     return [
         "dataset=npz",
         *(f"dataset.{key}={keywords.written(value, key)}" for key, value in keys.items()),

@@ -67,13 +67,13 @@ class Run:
     @property
     def history(self) -> list[Json]:
         """Every point of the metrics: ``{"step": 24, "epoch": 2, "loss": 0.1, ...}``, by step."""
-        found: dict[int, Json] = {}
+        points: dict[int, Json] = {}
         for event in journal.read(self._rundir.journal):
             if event["event"] == "metrics":
-                point = found.setdefault(event["step"], {"step": event["step"]})
+                point = points.setdefault(event["step"], {"step": event["step"]})
                 point |= {"epoch": event["epoch"]} if "epoch" in event else {}
                 point |= event["metrics"]
-        return [found[step] for step in sorted(found)]
+        return [points[step] for step in sorted(points)]
 
     def frame(self) -> Any:
         """Return :attr:`history` as a ``pandas.DataFrame``, a row for each step."""

@@ -96,7 +96,7 @@ def settle(composed: DictConfig) -> tree.Config:
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
     if config.debug["_target_"] == TRAIN:  # the file of a training has no such group
-        config.debug = None  # type: ignore[assignment]
+        config.debug = None  # type: ignore[assignment] # a group that is composed is never None
     return config
 
 
@@ -140,12 +140,12 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
     kind = schema.kind_of(group, value)
     if kind is not None:
         names_here = {str(name) for name in value}
-        known = {key_of(name, field) for name, field in kind.model_fields.items()}
+        keys = {key_of(name, field) for name, field in kind.model_fields.items()}
         target = str(value["_target_"])
         ours = schema.target_of(kind) == target or target.startswith("dtrain.")
         plan = OmegaConf.select(value, "plan._target_", default="dtrain.")
         ours &= str(plan).startswith("dtrain.")  # one of a user's own may have keys, too
-        whole = ours and (known <= names_here or key not in _OF_FUNCTIONS)
+        whole = ours and (keys <= names_here or key not in _OF_FUNCTIONS)
         check_node(composed, key, kind, whole=whole, fill=key in _READ)
     if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":
         _check_open(composed, "optimizer.schedule", "optimizer/schedule")
@@ -175,9 +175,9 @@ def check_node(
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = targets.plain(value)
     fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
-    given = plain if whole else {name: each for name, each in plain.items() if name in fields}
+    checked = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:
-        made = kind.model_validate(given)
+        made = kind.model_validate(checked)
     except ValidationError as error:
         errors = [each for each in error.errors() if whole or fill or each["type"] != "missing"]
         if errors:

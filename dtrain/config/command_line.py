@@ -113,7 +113,8 @@ def _of_path(word: str) -> Advice | None:
 
 def _of_words(text: str) -> Advice:
     """Return the override that several words, or one without a value, are."""
-    key, value = re.fullmatch(r"([^\s:=]*)[\s:=]*(.*)", text, re.S).groups()  # type: ignore[union-attr]
+    key = re.split(r"[\s:=]", text, maxsplit=1)[0]
+    value = re.sub(r"[\s:=]*", "", text[len(key) :], count=1)
     key = key.strip("'\"")
     if not value and is_switch(key):
         value = "true"

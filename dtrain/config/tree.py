@@ -184,18 +184,18 @@ def endless(tree: DictConfig) -> str | None:
         tree: not yet resolved.
     """
     plain = OmegaConf.to_container(tree, resolve=False)
-    known: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     return next(
-        (key for key, _, _ in _references(tree, "") if _size(plain, key, known) > MOST_REFERRED),
+        (key for key, _, _ in _references(tree, "") if _size(plain, key, sizes) > MOST_REFERRED),
         None,
     )
 
 
-def _size(plain: Plain, key: str, known: dict[str, int]) -> int:
+def _size(plain: Plain, key: str, sizes: dict[str, int]) -> int:
     """Return how much a key stands for, at least."""
-    if key in known:
-        return known[key]
-    known[key] = 0  # if it comes back to itself OmegaConf says so
+    if key in sizes:
+        return sizes[key]
+    sizes[key] = 0  # if it comes back to itself OmegaConf says so
     value = plain
     for part in filter(None, re.split(r"[.\[\]]", key)):
         if isinstance(value, dict):
@@ -207,15 +207,15 @@ def _size(plain: Plain, key: str, known: dict[str, int]) -> int:
     size = 1
     if isinstance(value, dict | list):
         names = value if isinstance(value, dict) else range(len(value))
-        size += sum(_size(plain, f"{key}.{name}", known) for name in names)
+        size += sum(_size(plain, f"{key}.{name}", sizes) for name in names)
     elif isinstance(value, str):
         size += len(value)
         for target in _REFERENCE.findall(value):
             dots = len(target) - len(target.lstrip("."))
             above = key.split(".")[:-dots] if dots else []
-            size += _size(plain, ".".join([*above, target.lstrip(".")]), known)
-    known[key] = min(size, 2 * MOST_REFERRED)
-    return known[key]
+            size += _size(plain, ".".join([*above, target.lstrip(".")]), sizes)
+    sizes[key] = min(size, 2 * MOST_REFERRED)
+    return sizes[key]
 
 
 def check_references(tree: DictConfig) -> None:
@@ -242,7 +242,7 @@ def _references(node: Plain, key: str) -> Iterator[tuple[str, Plain, Plain]]:
     """Yield where references stand: their key, the node that they are in, and their name there."""
     for name in node if isinstance(node, DictConfig) else range(len(node)):
         where = ".".join(filter(None, (key, str(name))))
-        if OmegaConf.is_interpolation(node, name):  # type: ignore[arg-type]
+        if OmegaConf.is_interpolation(node, name):  # type: ignore[arg-type] # an index, of a list
             yield where, node, name
         elif not OmegaConf.is_missing(node, name):
             child = node[name]

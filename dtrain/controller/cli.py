@@ -102,11 +102,11 @@ def main() -> int:
         return terminal.stopped(sys.argv[1:])
 
 
-def composed(given: list[str], command: Command) -> int:
+def composed(words: list[str], command: Command) -> int:
     """Compose the configuration of a command line, and have ``command`` do something with it.
 
     Args:
-        given: overrides, and options of Hydra's. ``sys.argv`` becomes what they stand for: those
+        words: overrides, and options of Hydra's. ``sys.argv`` becomes what they stand for: those
             of the run that is resumed are among them.
         command: what is done.
 
@@ -116,15 +116,15 @@ def composed(given: list[str], command: Command) -> int:
     schema.register()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    given = [schema.option_as_text(override) for override in given]
-    sys.argv[1:] = given
+    words = [schema.option_as_text(override) for override in words]
+    sys.argv[1:] = words
     try:
         if command.of_project:
-            given = project.words(given)
-        trust.begin(given, project.typed_config_dir(given))
-        for note in command_line.notes(given):
+            words = project.words(words)
+        trust.begin(words, project.typed_config_dir(words))
+        for note in command_line.notes(words):
             print(note, file=sys.stderr)
-        sys.argv[1:] = command.arguments(given)
+        sys.argv[1:] = command.arguments(words)
         explain.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
