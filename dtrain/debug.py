@@ -20,9 +20,10 @@ from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.errors import CheckFailed, CheckpointError, Interrupted, TrainingError
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.task.aliases import Json, Logs, Tensor
+from dtrain.task.aliases import Logs, Tensor
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import reading

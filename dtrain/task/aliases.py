@@ -22,6 +22,3 @@ Function: TypeAlias = Callable[..., Any]
 Foreign: TypeAlias = Any
 #: Keyword arguments, such as those of a node with ``_target_``, or attributes, by name.
 Options: TypeAlias = dict[str, Any]
-#: A value that JSON has, and such values by name.
-JsonValue: TypeAlias = Any
-Json: TypeAlias = dict[str, JsonValue]

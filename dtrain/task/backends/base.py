@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dtrain.task.aliases import Batch, Json, Nest, Variable
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Batch, Nest, Variable
 from dtrain.task.backends.metric_sums import Sums
 
 if TYPE_CHECKING:

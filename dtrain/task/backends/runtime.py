@@ -18,9 +18,10 @@ import numpy as np
 
 from dtrain.config.tree import Hardware
 from dtrain.data.sources import Source, Splits
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
-from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Options, Tensor, Variable
+from dtrain.task.aliases import Batch, Foreign, Function, Nest, Options, Tensor, Variable
 from dtrain.task.data.inputs import Augment, Inputs
 
 

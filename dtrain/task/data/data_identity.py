@@ -22,10 +22,10 @@ from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
-from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Tasks
 from dtrain.task.data.reading import arrays, first
 

@@ -30,7 +30,8 @@ from dtrain.data.tabular.encoded import unseen
 from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import refuse
-from dtrain.task.aliases import Function, Json, Nest, Tensor
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Function, Nest, Tensor
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import data_identity, reading
 from dtrain.task.data.inputs import Augment

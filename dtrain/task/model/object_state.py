@@ -24,8 +24,9 @@ import numpy as np
 
 from dtrain import secrets
 from dtrain.errors import CheckpointError
+from dtrain.files.fields import Json, JsonValue
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, JsonValue, Options, Variable
+from dtrain.task.aliases import Options, Variable
 from dtrain.task.backends.runtime import runtime
 
 #: Types of values that JSON has as they are.

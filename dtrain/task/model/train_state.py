@@ -12,10 +12,11 @@ import keras
 import numpy as np
 
 from dtrain.errors import CheckpointError, UsageError
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, Tensor, Variable
+from dtrain.task.aliases import Tensor, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.runtime import runtime

@@ -13,9 +13,9 @@ from dtrain import secrets
 from dtrain.config import tree
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
-from dtrain.task.aliases import Json
 from dtrain.task.process import signals
 
 #: Takes a part of an answer.

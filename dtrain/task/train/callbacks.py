@@ -13,8 +13,9 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config import targets, trust
 from dtrain.errors import CheckpointError, refuse
+from dtrain.files.fields import Json
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, Logs, Options, Tensor
+from dtrain.task.aliases import Logs, Options, Tensor
 from dtrain.task.model import object_state, train_state
 from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
 

@@ -19,9 +19,9 @@ import keras
 import numpy as np
 
 from dtrain.errors import NonFiniteLoss
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
-from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import finetune, train_state

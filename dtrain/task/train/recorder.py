@@ -17,11 +17,11 @@ import numpy as np
 
 from dtrain.config.objective import AUTO, ORDER, SPEED, first, mode_of
 from dtrain.errors import CheckpointError
+from dtrain.files.fields import Json, JsonValue
 from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
-from dtrain.task.aliases import Json, JsonValue
 from dtrain.task.train.tensorboard import Summaries
 
 

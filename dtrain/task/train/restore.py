@@ -12,6 +12,7 @@ import keras
 
 from dtrain.config.tree import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.checkpoint import Checkpoint
@@ -19,7 +20,6 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
-from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Backend
 from dtrain.task.model import initial, train_state
 from dtrain.task.train.step_schedule import Schedule

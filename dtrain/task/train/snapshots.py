@@ -14,10 +14,11 @@ import safetensors.numpy
 
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint import non_finite
 from dtrain.run.folder import RunDir
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, Variable
+from dtrain.task.aliases import Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import finetune, train_state

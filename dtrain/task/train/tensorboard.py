@@ -20,10 +20,11 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
-from dtrain.task.aliases import Foreign, Json
+from dtrain.task.aliases import Foreign
 from dtrain.task.backends.runtime import runtime
 
 # TensorBoard writes by TensorFlow's file system where this module is not there (its target

@@ -12,10 +12,10 @@ from dtrain.config import objective as metrics
 from dtrain.config.objective import AUTO, ORDER, SPEED
 from dtrain.config.tree import Config
 from dtrain.data.streams import examples_in
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity

@@ -15,7 +15,8 @@ from jax.profiler import start_trace, stop_trace
 from dtrain.data import generators, nest
 from dtrain.data.sources import Source
 from dtrain.errors import DtrainError, unstyled
-from dtrain.task.aliases import Batch, Function, Json, Nest, Tensor, Tensors, Variable
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Batch, Function, Nest, Tensor, Tensors, Variable
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.arrays import narrowed as computed

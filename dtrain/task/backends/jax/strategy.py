@@ -12,10 +12,11 @@ import numpy as np
 
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Batch, Json, Variable
+from dtrain.task.aliases import Batch, Variable
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Backend, Finish, Tasks
 from dtrain.task.backends.jax.arrays import (

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
+from dtrain.files.fields import Json
 from dtrain.run.exports import SIGNATURE
-from dtrain.task.aliases import Json
 
 _LONGEST = 300  # characters of TensorFlow's messages
 

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Splits
-from dtrain.task.aliases import Batch, Function, Json, Nest, Tensor, Variable
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Batch, Function, Nest, Tensor, Variable
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented

@@ -14,8 +14,9 @@ import torch
 from dtrain.data import nest
 from dtrain.errors import TrainingError
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.run.exports import FORMATS, RECORD
-from dtrain.task.aliases import Batch, Foreign, Json, Nest
+from dtrain.task.aliases import Batch, Foreign, Nest
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.keras_internals import load_program
 from dtrain.task.backends.torch.plain import PlainModel

@@ -15,7 +15,8 @@ from torch.utils import checkpoint
 
 from dtrain.data import nest
 from dtrain.errors import DtrainError
-from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Tensor, Variable
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Batch, Foreign, Function, Nest, Tensor, Variable
 from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import plain

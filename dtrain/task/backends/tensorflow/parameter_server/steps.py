@@ -19,7 +19,8 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
-from dtrain.task.aliases import Batch, Foreign, Json, Nest, Tensors
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Batch, Foreign, Nest, Tensors
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.reading import tensor_specs

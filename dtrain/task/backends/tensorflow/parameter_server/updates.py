@@ -18,7 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task.aliases import Foreign, Json, Nest, Tensor, Tensors
+from dtrain.files.fields import Json
+from dtrain.task.aliases import Foreign, Nest, Tensor, Tensors
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
 from dtrain.task.backends.tensorflow.replica import random_draws
