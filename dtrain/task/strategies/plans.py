@@ -138,22 +138,15 @@ class ParameterServerPlan(StrategyPlan):
         workers: how many compute gradients.
         servers: how many hold variables.
         update: ``sync`` or ``async``.
-        max_staleness: most updates that an asynchronous gradient may be old.
-        backup_workers: synchronous gradients that are dropped, the slowest.
     """
 
     own_keys = ("workers", "servers")
     in_process = False
 
-    def __init__(
-        self, workers: int, servers: int, update: str, max_staleness: int | None = None,
-        backup_workers: int = 0,
-    ):  # fmt: skip
+    def __init__(self, workers: int, servers: int, update: str):
         self._workers = workers
         self._servers = servers
         self._update = update
-        self._max_staleness = max_staleness
-        self._backup_workers = backup_workers
 
     def computing(self, hosts: int) -> int:
         """Return the workers."""
