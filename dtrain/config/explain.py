@@ -157,7 +157,7 @@ def _check_added(overrides: Iterable[Override], groups: Collection[str]) -> None
     """Refuse a group of the user's own that no list of defaults has, and that is not added."""
     for override in overrides:
         group, value = override.key_or_group, _raw(override)
-        is_own = group in groups and group not in (*schema.GROUPS, "experiment", "project")
+        is_own = group in groups and group not in (*schema.GROUPS, *schema.OWN_GROUPS)
         if is_own and not group.startswith("hydra") and not override.is_add():
             refuse(group, "is no group that a run has, and is not added", value,
                    accepted="a group of dtrain, or one of --config-dir with + in front",

@@ -129,9 +129,12 @@ def bind(
 
 def _advice(key: str, name: str, value: Any, typed: bool = True) -> dict[str, str]:
     """Return how a value is given: an override cannot name what is in a list."""
+    from dtrain.config import fields  # with pydantic: a task that refuses nothing does without
+
+    text = fields.typed(value)
     if "[" in key:
-        return {"hint": f"{name}:{value} in {key.lstrip('+')}"}
-    return {"typed" if typed else "hint": f"{key}.{name}={value}"}
+        return {"hint": f"{name}:{text} in {key.lstrip('+')}"}
+    return {"typed" if typed else "hint": f"{key}.{name}={text}"}
 
 
 def check_kinds(
@@ -156,7 +159,7 @@ def check_kinds(
         else:
             continue
         refuse(f"{key}.{name}", f"{target} takes {accepted} there", value, accepted=accepted,
-               **_advice(key, name, str(default).lower()))  # fmt: skip
+               **_advice(key, name, default))  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -20,8 +20,6 @@ from dtrain.host import pyproject
 
 #: Where presets are, if nothing says it.
 _FOLDERS = ("conf", "presets")
-#: Groups of a project's own, beside those of dtrain's.
-_OWN = ("experiment", "project")
 #: Hydra would have a + in front of one that is new.
 _OF_PROJECT = re.compile(r"project\.[^=]+=")
 #: Keys that name a run or a sweep, whose own words are recorded.
@@ -105,7 +103,8 @@ def _has_presets(folder: Path) -> bool:
     whole = folder / "config.yaml"
     if whole.is_file() and "config_schema" in whole.read_text(errors="replace"):
         return False
-    return any(path for name in (*schema.GROUPS, *_OWN) for path in (folder / name).glob("*.yaml"))
+    groups = (*schema.GROUPS, *schema.OWN_GROUPS)
+    return any(path for name in groups for path in (folder / name).glob("*.yaml"))
 
 
 def typed_config_dir(given: list[str]) -> str | None:

@@ -92,6 +92,8 @@ class Config(Rules):
     """Print the plan and stop."""
 
 
+#: Groups of a project's presets, and of its own keys.
+OWN_GROUPS = ("experiment", "project")
 #: Option of each group that has to be chosen, as in ``conf/config.yaml``.
 GROUPS = {
     "model": "cnn",
