@@ -187,9 +187,9 @@ def kind_of(group: str, node: Mapping[str, Plain]) -> type[Group] | None:
 
     Of a function that has none it is the model of what every option has.
     """
-    kinds = SCHEMAS[group].values()
+    schemas = SCHEMAS[group].values()
     target = node.get("_target_")
-    return next((kind for kind in kinds if target_of(kind) == target), BASES.get(group))
+    return next((kind for kind in schemas if target_of(kind) == target), BASES.get(group))
 
 
 # -- scopes ----------------------------------------------------------------------------------------
