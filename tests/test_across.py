@@ -498,7 +498,7 @@ def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     for loss in ("mean", "spread", "divided", "by replicas"):
         found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
     found["regularized"] = across.notice(*made("ps", 1, configured("regularized"), strategy))
-    for name in ("batch_hard", "masked_tokens"):
+    for name in ("batch_hard", "masked_tokens", "codebook_everywhere"):
         expected = importlib.import_module(f"tests.zoo.{name}").REFUSED["ps"]
         with pytest.raises(UsageError, match=re.escape(expected)):
             across.notice(*made("ps", 1, configured(name), strategy))

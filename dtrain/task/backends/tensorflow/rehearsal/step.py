@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.aliases import Batch, Foreign, Function, Nest, Options, Tensors, Variable
 from dtrain.task.backends import across
@@ -292,13 +293,13 @@ def undisturbed(model: keras.Model, strategy: Replicas) -> Iterator[list[tuple[o
     """
     context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
 
-    def refuse(self: Foreign, *args: object, **kwargs: object) -> None:
+    def not_met(self: Foreign, *args: object, **kwargs: object) -> None:
         refuse("model", "adds up over the replicas itself (all_reduce), and workers do not meet",
                type(model).__name__, accepted="a strategy whose replicas meet in a step",
                typed="strategy=multiworker")  # fmt: skip
 
     if not strategy.abilities.exchanges:
-        context.all_reduce = refuse
+        context.all_reduce = not_met
     try:
         with across.attributes_kept(model) as before, optimizers.caught(model), _restored(model):
             for layer in keras_internals.layers(model):
