@@ -184,8 +184,8 @@ def blame(key: str, node: Mapping[str, Any], target: str) -> Iterator[None]:
     except Exception as error:
         if target.partition(".")[0] not in KNOWN:
             raise
-        arguments = {k: v for k, v in node.items() if k != "_target_" and v not in (None, False)}
-        values = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        values = ", ".join(f"{name}={value}" for name, value in node.items()
+                           if name != "_target_" and value not in (None, False))  # fmt: skip
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints in bold
         problem = " ".join(text.split())[:500] or type(error).__name__
         raise UsageError(key, f"cannot be made so ({problem})",
