@@ -14,16 +14,7 @@ from collections.abc import Callable
 
 from dtrain import errors
 from dtrain.errors import UsageError, nearest
-from dtrain.files.addresses import is_far
-from dtrain.host import pyproject, terminal
-
-#: Each is a module of :mod:`dtrain.controller.commands`.
-COMMANDS = (
-    "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "replay", "init",
-)  # fmt: skip
-#: Those that are given no run.
-_NO_RUN = ("data", "doctor", "init")
+from dtrain.host import commands, pyproject, terminal
 
 
 def main() -> int:
@@ -65,29 +56,15 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     except UsageError as refused:
         print(f"error: {refused}", file=sys.stderr)
         return refused.exit_code
-    if first in COMMANDS:
-        command = importlib.import_module(f"dtrain.controller.commands.{first}")
-        if first not in _NO_RUN and any(each.endswith("latest") for each in arguments[1:]):
-            from dtrain.controller import latest
-
-            try:
-                arguments = [first, *latest.resolved(arguments[1:], ("",))]
-            except UsageError as refused:
-                print(f"error: {refused}", file=sys.stderr)
-                return refused.exit_code
-        if any(is_far(each) for each in arguments[1:]):
-            from dtrain.controller.commands import of_run
-
-            return of_run.at_address(command, arguments[1:])
-        return int(command.main(arguments[1:]))
+    if first in commands.names():
+        return _command(first)(arguments[1:])
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
-        from dtrain.controller.commands import help
-
-        about = next((argument for argument in arguments if argument in COMMANDS), None)
+        about = next((argument for argument in arguments if argument in commands.names()), None)
         if about is not None:
-            command = importlib.import_module(f"dtrain.controller.commands.{about}")
-            return int(command.main(["--help"]))
-        return help.main(arguments)
+            return _command(about)(["--help"])
+        from dtrain.controller import overview
+
+        return overview.main(arguments)
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])
         print(f"error: {error}", file=sys.stderr)
@@ -101,21 +78,29 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         return train()
 
 
+def _command(name: str) -> Callable[[list[str]], int]:
+    """Return a command, whose module is imported."""
+    found: Callable[[list[str]], int] = importlib.import_module(
+        f"dtrain.controller.commands.{name}"
+    ).main
+    return found
+
+
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
     from dtrain.config import command_line, other_tools, suggest
     from dtrain.controller import latest
 
     problem = "there is no such command"
-    accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
+    accepted = f"{', '.join(commands.names())}, or overrides (KEY=VALUE), which train"
     theirs = other_tools.tables()["command"]
-    near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
+    near = name if name in theirs else nearest(name, [*commands.names(), *theirs])
     if near is None or (name not in theirs and suggest.is_named(name)):
         return command_line.refusal(name, rest, problem=problem, accepted=accepted)
     advice = theirs.get(near, {"typed": near})
     if (command := advice.get("typed")) is None:
         return UsageError(name, problem, accepted=accepted, **advice)
-    if command in latest.ON_RUNS and not rest:
+    if not rest and command in commands.names() and " RUN" in commands.summary(command).usage:
         return UsageError(name, problem, accepted=accepted, hint=latest.hint(command))
     if not command and rest and os.path.isdir(rest[0]):
         instead = shlex.join([f"resume={rest[0]}", *rest[1:]])

@@ -147,7 +147,7 @@ def _first_not_finite(session: Session, number: int, weight: str | None) -> tupl
     at = f"at step {number}"
     for name, part in zip(("inputs", "targets", "sample weights"), batch, strict=False):
         if not all(_is_finite(leaf) for leaf in nest.leaves(part) if leaf is not None):
-            hint = "python -m dtrain data --check shows the data"
+            hint = "python -m dtrain data check=true shows the data"
             return f"the {name} are not finite {at}", hint, {"kind": "data", "path": name}
     finding = runtime().first_not_finite(session.model, batch)
     if finding is None:

@@ -67,8 +67,8 @@ def predict(run: Path, rows: int, workers: int = 1, cores: set[int] | None = Non
     """Predict with a run into a new folder and return rows a second."""
     with tempfile.TemporaryDirectory(dir=run.parent) as folder:
         dtrain(
-            "predict", str(run), f"to={folder}", f"workers={workers}", f"predict.batch={BATCH}",
-            "predict.split=validation", "dataset=synthetic", "dataset.shape=[8,8,1]",
+            "predict", str(run), f"to={folder}", f"workers={workers}", f"batch={BATCH}",
+            "split=validation", "dataset=synthetic", "dataset.shape=[8,8,1]",
             f"dataset.validation_examples={rows}", "dataset.examples=64", cores=cores,
         )  # fmt: skip
     last = max((run / "predictions" / "jobs").glob("*/result.json"))

@@ -316,7 +316,7 @@ def main() -> None:
         for words in (
             ["model=cnn", "dataset=digits", "trainer.epochs=1", "tracking.model=final",
              "tracking.register=digits", f"hydra.run.dir={run}", "name=digits"],
-            ["export", str(run), "to=savedmodel,keras"],
+            ["export", str(run), "format=savedmodel,keras"],
         ):  # fmt: skip
             subprocess.run(dtrain(*words), check=True, capture_output=True, cwd=folder)
         [export] = [path for path in (run / "exports/digits").iterdir() if path.name.isdecimal()]

@@ -22,14 +22,14 @@ from unittest import mock
 import yaml
 
 from dtrain import errors
-from dtrain.__main__ import COMMANDS
 from dtrain.config import help as key_help
 from dtrain.config import other_tools, schema
 from dtrain.config.fields import typed
 from dtrain.config.help import Help
 from dtrain.config.schema import rules
-from dtrain.controller.commands import help
+from dtrain.controller import overview
 from dtrain.controller.sweep import options as searches
+from dtrain.host import commands
 from dtrain.host.frameworks import FRAMEWORKS
 from tests import editor, warm
 from tests.options import CONF, Option, nested, options
@@ -330,19 +330,22 @@ def _sentence(text: str) -> str:
 
 
 def _commands() -> list[str]:
-    parts = ["## Commands\n", f"```text\n{help.overview().split('groups and their', 1)[0]}```\n"]
-    for name in COMMANDS:
+    parts = [
+        "## Commands\n",
+        f"```text\n{overview.overview().split('groups and their', 1)[0]}```\n",
+    ]
+    for name in commands.names():
         parts += [f"### {name}\n", f"```text\n{_usage(name)}\n```\n"]
     return parts
 
 
 def _usage(name: str) -> str:
     """Return what ``python -m dtrain NAME --help`` prints on a terminal of 100 columns."""
-    command = importlib.import_module(f"dtrain.controller.commands.{name}")
+    command = importlib.import_module(f"dtrain.controller.commands.{name}").main
     printed = io.StringIO()
     wide = mock.patch.dict(os.environ, {"COLUMNS": "100"})
     with wide, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        command.main(["--help"])
+        command(["--help"])
     return printed.getvalue().strip()
 
 

@@ -20,7 +20,7 @@ import fsspec
 import pytest
 
 from dtrain.controller import remote
-from dtrain.controller.commands import evaluate, of_run
+from dtrain.controller.commands import evaluate
 from dtrain.controller.remote import Bucket
 from dtrain.errors import UsageError
 from dtrain.files import addresses
@@ -240,11 +240,10 @@ def test_a_place_where_a_run_is_or_was_begun(
     output.withdraw()
     assert store.owner() == "killed as it began"
     copy = remote.fetched(address, key)
-    assert remote.is_unfinished_copy(copy)
-    assert of_run.at_address(evaluate, [address, "follow=true"]) == 2
+    assert evaluate.main([address, "follow=true"]) == 2
     assert "is a copy of a run that another machine trains" in capsys.readouterr().err
     (copy / "result.json").write_text("{}")
-    assert not remote.is_unfinished_copy(copy)
+    remote.refuse_copy(copy, address)  # it has ended
 
 
 def test_a_copy_that_was_downloaded_before_takes_the_place_of_nothing_newer(

@@ -210,7 +210,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, show: Any, name: str, problem
     found = show(tmp_path / name)
     assert (found.code, found.output) == (2, "")
     assert found.error == (
-        f"error: PATH={tmp_path / name}: {problem}; accepted: a run folder, its checkpoints "
+        f"error: RUN={tmp_path / name}: {problem}; accepted: a run folder, its checkpoints "
         "folder, or one of these; hint: python -m dtrain checkpoint "
         "outputs/DATE/TIME_NAME\n"
     )

@@ -350,7 +350,7 @@ def test_no_run_has_begun(tmp_path: Path) -> None:
         ["run", "seed", "status"], ["0", "0", "WAITING"], ["1", "1", "WAITING"]
     ]  # fmt: skip
     assert any(
-        line.startswith("no difference from a baseline: --baseline=0: no other run has")
+        line.startswith("no difference from a baseline: baseline=0: no other run has")
         for line in lines
     )
 
@@ -408,21 +408,19 @@ def test_another_metric(sweep: Path) -> None:
     [
         (["nowhere"], "error: PATH=nowhere: is not there; accepted: a folder with runs in it, or "
          "the id of a run in MLflow; type: python -m dtrain compare outputs"),
-        (["s", ""], "error: PATH_OR_RUN_ID=: is empty; accepted: a folder (. is this one) "
-         "or a run's id; type: python -m dtrain compare outputs"),
+        (["s", ""], "error: RUN=: is empty; accepted: a run, a sweep"),
         (["."], "error: PATH=.: holds no run folder; "),
         (["file"], "error: PATH=file: is no folder; "),
-        (["s", "--baseline", "7"], "error: --baseline=7: no runs match; accepted: 0, 1, 2, 3; or "
-         "KEY=VALUE of one alone; type: --baseline 0"),
-        (["s", "--baseline", "seed=0"], "error: --baseline=seed=0: 3 runs match; accepted: 0, "
-         "1, 2; or KEY=VALUE of one alone; type: --baseline 0"),
-        (["s/0", "s/2b", "--baseline", "0"], "error: --baseline=0: no other run has loss at a step "
+        (["s", "baseline=7"], "error: baseline=7: no runs match; accepted: 0, 1, 2, 3; or "
+         "KEY=VALUE of one alone; type: baseline=0"),
+        (["s", "baseline=seed=0"], "error: baseline=seed=0: 3 runs match; accepted: 0, "
+         "1, 2; or KEY=VALUE of one alone; type: baseline=0"),
+        (["s/0", "s/2b", "baseline=0"], "error: baseline=0: no other run has loss at a step "
          "of 0; hint: trainer.log_every_steps=N, the same for"),
-        (["s", "--metric", "los"], "error: --metric=los: no run has it; accepted: "
-         "examples_per_second, loss; hint: --metric loss"),
-        (["f" * 32, "--uri", "sqlite:///no.db"], "error: --uri=sqlite:///no.db: is not there; "
-         "hint: --uri sqlite:////PATH/OF/outputs/mlflow.db"
-         ", or --uri http://HOST:PORT"),
+        (["s", "metric=los"], "error: metric=los: no run has it; accepted: "
+         "examples_per_second, loss; hint: metric=loss"),
+        (["f" * 32, "tracking.uri=sqlite:///no.db"],
+         "error: tracking.uri=sqlite:///no.db: is not there; "),
     ],
 )  # fmt: skip
 def test_usage_errors(
@@ -442,7 +440,7 @@ def test_usage_errors(
 
 def test_a_place_that_cannot_be_written(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("taken").touch()
-    assert main(["s", "--output", "taken"]) == 1
+    assert main(["s", "to=taken"]) == 1
     assert capsys.readouterr().err == "error: taken: File exists\n"
 
 
@@ -450,7 +448,7 @@ def test_a_store_that_does_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert main(["f" * 32, "--uri", "http://me:hidden@127.0.0.1:9"]) == 1
+    assert main(["f" * 32, "tracking.uri=http://me:hidden@127.0.0.1:9"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: http://me:***@127.0.0.1:9 does not answer: ")
     assert "hidden" not in error and error.count("\n") == 1
@@ -458,9 +456,9 @@ def test_a_store_that_does_not_answer(
 
 @pytest.mark.parametrize("uri", ["foo://x", "file:///tmp", "http://", "http://h:99999", "/tmp"])
 def test_an_address_of_no_store(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["f" * 32, "--uri", uri]) == 2
+    assert main(["f" * 32, f"tracking.uri={uri}"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: --uri={uri}: ") and error.count("\n") == 1
+    assert error.startswith(f"error: tracking.uri={uri}: ") and error.count("\n") == 1
 
 
 def test_what_nobody_should_read(tmp_path: Path) -> None:
@@ -534,7 +532,7 @@ def test_as_a_command(sweep: Path) -> None:
         " & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, "s", "--output", "here/there"],
+        [sys.executable, "-W", "error", "-c", code, "s", "to=here/there"],
         capture_output=True, text=True, timeout=60, env=environment,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -581,7 +579,7 @@ def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     for number, each in enumerate(words):
         folder = leave(tmp_path / "runs" / str(number), accuracy=0.5 + number / 4)
         ids.append(ship(folder, composed(*each), parent))
-    assert main([parent, "--baseline", ids[0]]) == 0
+    assert main([parent, f"baseline={ids[0]}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[:3]] == [
         ["run", "strategy", "status", "replicas", "examples/s", "loss", "val_loss", "val_accuracy",
@@ -592,14 +590,14 @@ def test_runs_in_mlflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
          "2.0", "best"],
     ]  # fmt: skip
     # By ids of their own, with the parent's as a run among others, and with a folder.
-    assert main([*ids, str(leave(tmp_path / "f", {1: 2.2, 2: 1.0})), "--baseline", "f"]) == 0
+    assert main([*ids, str(leave(tmp_path / "f", {1: 2.2, 2: 1.0})), "baseline=f"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("f ") and " 9.1e-02 " in lines[2]
     assert Path("comparison.html").is_file()
     assert main(["f" * 32]) == 2
     assert capsys.readouterr().err == (
-        f"error: RUN_ID={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; "
-        "hint: --uri STORE of it\n"
+        f"error: RUN={'f' * 32}: is not in sqlite:///{tmp_path}/outputs/mlflow.db; "
+        "hint: tracking.uri=STORE of it\n"
     )
     # One that has no result yet, of which MLflow knows less.
     lone = ship(RunDir.create(tmp_path / "l").path, composed("objective=loss", "name=lone"))
@@ -622,9 +620,9 @@ def test_what_is_not_from_a_comparison_stays(sweep: Path, name: str, kind: str) 
     assert main([str(sweep)]) == 2
     assert {p.name: p.lstat().st_mtime_ns for p in sweep.iterdir()} == found, "nothing was written"
     assert other.read_text() == "step,mine\n"
-    with pytest.raises(UsageError, match=f"{name} is not from an earlier comparison.*--output"):
+    with pytest.raises(UsageError, match=f"{name} is not from an earlier comparison.*to"):
         compare.write(sweep)
-    assert main([str(sweep), "--output", "elsewhere"]) == 0
+    assert main([str(sweep), "to=elsewhere"]) == 0
 
 
 def test_an_earlier_comparison_is_replaced(sweep: Path) -> None:

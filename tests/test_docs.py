@@ -24,8 +24,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import dtrain
-from dtrain.__main__ import COMMANDS, main
+from dtrain.__main__ import main
 from dtrain.config import schema
+from dtrain.host.commands import names
 from tests.conftest import QUICK
 
 ROOT = schema.folder("conf").parent
@@ -152,7 +153,7 @@ def composed() -> Iterator[tuple[str, str]]:
             found = re.match(r"(?:\$ )?((?:[A-Z_]+=\w+ )?python -m dtrain .*)", line)
             words = shlex.split(found[1].partition("-m dtrain")[2]) if found else []
             # What is resumed was trained on those hosts.
-            if found and words[0] not in COMMANDS and not words[0].startswith("resume="):
+            if found and words[0] not in names() and not words[0].startswith("resume="):
                 yield page.name, " ".join(found[1].removesuffix(" ...").split())
 
 

@@ -89,18 +89,18 @@ def test_the_bits_of_the_run_and_once_only(run: RunDir, capfd: Any) -> None:
     written = warm.call(steps_of, 1, {"folder": str(run.tensorboard / "test")})
     assert written == {"loss": [4, 8], "accuracy": [4, 8]}
 
-    assert here("evaluate", "run/checkpoints/8", "evaluate.prefix=other") == 0
+    assert here("evaluate", "run/checkpoints/8", "prefix=other") == 0
     printed = capfd.readouterr()
     assert "checkpoint 8 was evaluated already on this data" in printed.err
     *same, last = evaluations.read(run)
     assert same == found and (last["prefix"], last["metrics"]) == ("other", own[8])
 
-    words = ("trainer.validation_steps=1", "evaluate.prefix=part")
+    words = ("trainer.validation_steps=1", "prefix=part")
     assert here("evaluate", "run", *words) == 0
     assert evaluations.read(run)[-1]["examples"] == 32
 
     assert here("evaluate", "run", "dataset.validation_examples=60") == 2
-    assert "evaluate.prefix=test: stands for other examples" in capfd.readouterr().err
+    assert "prefix=test: stands for other examples" in capfd.readouterr().err
     assert len(list((run.path / "evaluations").iterdir())) == 3
 
 
@@ -117,7 +117,7 @@ MANY = [
      enumerate(MANY)],
 )  # fmt: skip
 def test_any_strategy_and_slices(run: RunDir, words: list[str]) -> None:
-    assert here("evaluate", "run", "checkpoint=latest", "evaluate.by=label", *words) == 0
+    assert here("evaluate", "run", "checkpoint=latest", "by=label", *words) == 0
     [event] = evaluations.read(run)
     whole, slices = event["metrics"], event["slices"]
     assert whole == pytest.approx(validation(run)[8], rel=1e-6)
@@ -175,8 +175,8 @@ def test_refusals(run: RunDir, capfd: Any) -> None:
         "evaluate run/checkpoints/4 checkpoint=8": "names a checkpoint, and so does checkpoint=",
         "evaluate run checkpoint=8 weights=ema": "checkpoint 8 has no averages of its weights",
         "evaluate run fork=run": "fork=run: is of a training, not of evaluate",
-        "evaluate run evaluate.prefix=train": "is the name of what training itself records",
-        "evaluate run evaluate.buy=label": "type: evaluate.by=label",
+        "evaluate run prefix=train": "is the name of what training itself records",
+        "evaluate run evaluate.buy=label": "type: by=label",
         "evaluate run/evaluations/one": "is not a run: it is what another command made of one",
         "resume=run/evaluations/one": "is not a run: it is what another command made of one",
         "sync run/evaluations/one": "is not a run: it is what another command made of one",
@@ -239,10 +239,12 @@ def test_where_the_run_is_tracked(tmp_path: Path) -> None:
     assert here(*words, "trainer.epochs=1") == 0
     [path] = (tmp_path / "outputs").glob("*/*/config.yaml")
     rundir = RunDir(path.parent)
-    assert here("evaluate", str(rundir.path), "evaluate.by=label") == 0
+    assert here("evaluate", str(rundir.path), "by=label") == 0
     [event] = evaluations.read(rundir)
     other = f"sqlite:///{shutil.copy(tmp_path / 'outputs' / 'mlflow.db', tmp_path / 'other.db')}"
-    assert here("sync", str(rundir.path), "--uri", other) == 0  # a store that has none of it
+    assert (
+        here("sync", str(rundir.path), f"tracking.uri={other}") == 0
+    )  # a store that has none of it
     for place in (f"sqlite:///{tmp_path / 'outputs' / 'mlflow.db'}", other):
         client = import_mlflow().tracking.MlflowClient(place)
         recorded = client.search_runs([client.get_experiment_by_name("dtrain").experiment_id])[0]

@@ -86,14 +86,14 @@ def version(folder: Path) -> Path:
 
 
 def test_every_format(export: Any, trained: Path, tmp_path: Path) -> None:
-    found = export(trained, "to=savedmodel,onnx,keras,weights", f"folder={tmp_path}")
+    found = export(trained, "format=savedmodel,onnx,keras,weights", f"to={tmp_path}")
     assert found.code == 0, found.error
     assert found.output.startswith("trained in mixed_bfloat16, exported in float32\n")
     assert "inputs: inputs float32 [?, 8]\noutputs: outputs float32 [?, 4]\n" in found.output
     made = version(tmp_path / "small")
     assert f"exported: small/{made.name}\n" in found.output
     # A format more, beside those that are there already.
-    found = export(trained, "to=onnx,litert,litert_int8", f"folder={tmp_path}")
+    found = export(trained, "format=onnx,litert,litert_int8", f"to={tmp_path}")
     assert found.code == 0, found.error
     assert found.output.startswith("onnx is there already: ")
     record = json.loads((made / "export.json").read_text())
@@ -140,14 +140,14 @@ def test_columns_and_classes_of_a_table(export: Any, dtrain: Any, tmp_path: Path
 
 
 def test_averages_and_a_name(export: Any, trained: Path, tmp_path: Path) -> None:
-    found = export(trained, "to=litert", "weights=ema", f"folder={tmp_path}")
+    found = export(trained, "format=litert", "weights=ema", f"to={tmp_path}")
     assert found.code == 0, found.error
     made = version(tmp_path / "small-ema")
     x = np.ones((3, 8), np.float32)
     averaged = expected(trained, x, averaged=True)
     np.testing.assert_allclose(by_litert(made, x), averaged, atol=1e-6)
     assert np.abs(averaged - expected(trained, x)).max() > 1e-4, "they are others"
-    found = export(trained, "to=keras", "name=small-ema", f"folder={tmp_path}")
+    found = export(trained, "format=keras", "name=small-ema", f"to={tmp_path}")
     assert found.code == 2
     assert "holds an export of other weights" in found.error
 
@@ -183,13 +183,13 @@ def test_a_wrong_converter_is_refused(
     text = WRONG.format(here=str(tmp_path / "wrong"))
     (tmp_path / "wrong" / "tf2onnx" / "__init__.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path / "wrong")
-    found = export(trained, "to=onnx,savedmodel", "name=other", f"folder={tmp_path}")
+    found = export(trained, "format=onnx,savedmodel", "name=other", f"to={tmp_path}")
     assert found.code == 1
     assert "error: onnx is not kept: output 'outputs' differs from that of " in found.error
     made = version(tmp_path / "other")
     assert list(json.loads((made / "export.json").read_text())["formats"]) == ["savedmodel"]
     assert not (made / "model.onnx").exists()
-    found = export(trained, "to=onnx", "name=alone", f"folder={tmp_path}")
+    found = export(trained, "format=onnx", "name=alone", f"to={tmp_path}")
     assert found.code == 1
     assert not (tmp_path / "alone").exists(), "nothing appeared"
 
@@ -197,13 +197,13 @@ def test_a_wrong_converter_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["to=tflite"], "to=tflite: is no format; type: to=litert; accepted: savedmodel"),
-        (["weights=best"], "weights=best: are no weights of a run; accepted: raw or ema"),
+        (["format=tflite"], "format[0]=tflite: is no format; type: format=litert; accepted: "),
+        (["weights=best"], "weights=best: is not one of these; accepted: raw, ema"),
         (["checkpoint=3"], "checkpoint=3: the run has no such checkpoint"),
-        (["strategy=mirrored"], "strategy=mirrored: is no option of export"),
-        (["format=onnx"], "format=onnx: is no option of export"),
+        (["strategy=mirrored"], "strategy=mirrored: is no word of export"),
+        (["colour=onnx"], "colour=onnx: is no word of export"),
         (["name=a/b"], "name=a/b: "),
-        (["folder=run/config.yaml"], "folder={}/config.yaml/small: nothing can be exported there"),
+        (["to=run/config.yaml"], "to={}/config.yaml/small: nothing can be exported there"),
     ],
 )
 def test_usage(
@@ -231,10 +231,10 @@ def test_a_missing_converter(export: Any, trained: Path, monkeypatch: pytest.Mon
     from dtrain.controller import exporting
 
     monkeypatch.setattr(exporting, "version", lambda package: None)
-    found = export(trained, "to=litert")
+    found = export(trained, "format=litert")
     assert found.code == 2
     assert found.error == (
-        "error: to=litert: ai-edge-litert is not installed, which converts or runs it; "
+        "error: format=litert: ai-edge-litert is not installed, which converts or runs it; "
         'type: pip install "dtrain[export]"\n'
     )
 

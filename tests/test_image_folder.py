@@ -106,9 +106,9 @@ def test_data_reads_all_before_it_says_that_a_dataset_trains(capsys, monkeypatch
     for name in ("cat/1.png", "dog/2.png", "dog/3.png"):
         picture(f"pets/{name}")
     Path("pets/dog/4.png").write_bytes(b"")
-    command = ["dataset=image_folder", "dataset.path=pets", "trainer.batch_size=2", "--no-speed"]
+    command = ["dataset=image_folder", "dataset.path=pets", "trainer.batch_size=2", "speed=false"]
     assert data.main(command) == 2
     assert "pets/dog/4.png: is no image that can be read" in capsys.readouterr().err
     Path("pets/dog/4.png").unlink()
-    assert data.main([*command, "--check"]) == 0
+    assert data.main([*command, "check=true"]) == 0
     assert "all 3 examples can be read" in capsys.readouterr().out

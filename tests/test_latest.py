@@ -68,10 +68,10 @@ def test_commands_take_the_latest(
     again = dtrain("resume=latest", "trainer.epochs=2")
     assert again.code == 0 and again.output.startswith(f"resume=latest: {path}\n"), again.output
     assert first.result["step"] == 8
-    for words in (["checkpoint", "latest"], ["export", "latest", "to=x"]):
+    for words in (["checkpoint", "latest"], ["export", "latest", "format=x"]):
         code = program._main(words, lambda: None)
         output = capfd.readouterr()
         assert output.err.startswith(f"RUN=latest: {path}\n"), output
-        assert code == (2 if "to=x" in words else 0)
+        assert code == (2 if "format=x" in words else 0)
     assert program._main(["serve", "other/latest"], lambda: None) == 2
     assert "there is no run below other" in capfd.readouterr().err

@@ -14,6 +14,7 @@ import pytest
 from dtrain import __main__ as command
 from dtrain import errors
 from dtrain.config import schema
+from dtrain.host import commands
 
 CONF, EXPERIMENTS = schema.folder("conf"), schema.folder("experiments")
 
@@ -33,7 +34,7 @@ def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[
     code, out, err = printed(capsys, word, "x")
     assert (code, out) == (errors.USAGE, "")
     assert err.startswith(f"error: {word}: there is no such command; type: python -m dtrain {near}")
-    assert "; accepted: compare, ui" in err
+    assert "; accepted: checkpoint, compare" in err
 
 
 @pytest.mark.parametrize(
@@ -56,19 +57,19 @@ def test_what_trains_needs_no_command(
 ) -> None:
     code, _, err = printed(capsys, *words)
     assert code == errors.USAGE
-    assert f"; {hint}; accepted: compare, " in err
+    assert f"; {hint}; accepted: checkpoint, " in err
 
 
 def test_a_command_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = printed(capsys, "checkpoint", "nowhere")
     assert code == errors.USAGE
-    assert err.startswith("error: PATH=nowhere: is not there; ")
+    assert err.startswith("error: RUN=nowhere: is not there; ")
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = printed(capsys, "--help")
     assert code == errors.OK
-    assert all(f"\n  {name} " in out for name in command.COMMANDS)
+    assert all(f"\n  {name} " in out for name in commands.names())
     options = [path for group in schema.GROUPS for path in (CONF / group).glob("*.yaml")]
     for path in (*options, *EXPERIMENTS.glob("*.yaml")):
         lines = path.read_text().splitlines()

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
-from dtrain.__main__ import COMMANDS, main
+from dtrain.__main__ import main
 from dtrain.config import command_line, help, other_tools, schema, suggest
 from dtrain.config.check import settle
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller.cli import Command, composed
 from dtrain.controller.sweep.compose import Master
 from dtrain.controller.sweep.search import Source
+from dtrain.host.commands import names
 
 Call: TypeAlias = Callable[..., tuple[int, list[str]]]
 #: Options that compose no configuration to train with.
-ANSWERED = ("--help", "--version", "--cfg")
+ANSWERED = ("--help", "--version", "--cfg", "list")
 FILES = {
     "data.csv": "colour,size,label\nred,1,0\nblue,2,1\nred,3,0\nblue,4,1\n",
     "mine.py": "def build(): ...\ndef load(): ...\n",
@@ -51,7 +52,7 @@ class Mistake(NamedTuple):
             Path("presets/experiment/mine.yaml").write_text(text)
             return ["--config-dir", "presets", "experiment=mine", "dry_run=true"]
         words = [*self.beside, *shlex.split(self.typed)]
-        is_answered = words[0] in (*COMMANDS, *ANSWERED) or "dry_run" in self.typed
+        is_answered = words[0] in (*names(), *ANSWERED) or "dry_run" in self.typed
         return words if is_answered else [*words, "dry_run=true"]
 
 
@@ -108,8 +109,8 @@ def test_a_mistake_is_named_and_what_is_to_be_typed_is_accepted(
             del words[:3]
         keys = {key_of(word) for word in words}
         beside = [word for word in mistake.beside if key_of(word) not in keys]
-        is_command = words and words[0] in (*COMMANDS, *ANSWERED)
-        if mistake.typed.split()[0] in COMMANDS and not is_command:  # a word of that command
+        is_command = words and words[0] in (*names(), *ANSWERED)
+        if mistake.typed.split()[0] in names() and not is_command:  # a word of that command
             head = [word for word in shlex.split(mistake.typed)[:2] if "=" not in word]
             words, is_command = [*head, *words], True
         words = words if is_command else [*beside, *words]
@@ -121,7 +122,7 @@ def test_what_other_tools_have_is_typed_as_keys_that_take_it() -> None:
     for theirs, row in other_tools.rows().items():
         [(way, text)] = row.items()
         assert way == "hint" or theirs not in (*help.keys(), *schema.GROUPS)
-        is_typed = way != "hint" and not text.startswith(("python", "to="))  # a word of export
+        is_typed = way != "hint" and not text.startswith(("python", "format="))  # a word of export
         words = shlex.split(text) if is_typed else []
         for sign, key, value in map(parse, words):
             if sign or key.startswith(("-", "hydra")):

@@ -46,15 +46,15 @@ def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
     ) == 0  # fmt: skip
 
     assert here("evaluate", "run", "dataset.test=turned.csv") == 0
-    assert here("predict", "run", "dataset.path=same.csv", "to=same", "predict.format=jsonl") == 0
-    assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "predict.format=jsonl") == 0
+    assert here("predict", "run", "dataset.path=same.csv", "to=same", "format=jsonl") == 0
+    assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "format=jsonl") == 0
     texts = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
     assert texts[0] == texts[1]
     lines = [json.loads(line) for line in texts[0].splitlines()]
     rows = [line["prediction"] for line in lines]
     classes = ["cat", "dog", "eel"]
     assert [line["class_name"] for line in lines] == [classes[k] for k in np.argmax(rows, 1)]
-    assert here("predict", "run", "to=best", "predict.function=argmax", "predict.format=csv") == 0
+    assert here("predict", "run", "to=best", "function=argmax", "format=csv") == 0
     best = pd.read_csv("best/predictions.csv")
     assert best.class_name.tolist() == [classes[k] for k in best.prediction]
     [found] = evaluations.read(RunDir("run"))

@@ -205,7 +205,7 @@ def test_every_command_takes_them(
     folder = str(run.rundir and run.rundir.path)
     for command in (
         [f"resume={folder}", "trainer.epochs=2"], [f"fork={folder}", "dry_run=true"],
-        ["evaluate", folder], ["predict", folder, "predict.function={_target_:mine.first}"],
+        ["evaluate", folder], ["predict", folder, "function={_target_:mine.first}"],
         ["data", *data],
         ["-m", "model=mlp", *data, "seed=1,2", "dry_run=true"],
     ):  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 
 from dtrain.controller import logging_models
 from dtrain.controller.commands import promote as promote_command
-from dtrain.controller.commands.promote import Promote
+from dtrain.controller.commands.promote import Promote, Words
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
@@ -194,7 +194,7 @@ def test_other_data_is_not_compared(place: Path, promote: Any, dtrain: Any) -> N
         (["alias=a", "checkpoint=all"], "checkpoint=all: means several checkpoints"),
         (["alias=a", "checkpoint=3"], "checkpoint=3: the run has no such checkpoint"),
         (["alias=a", "weights=ema"], "weights=ema: checkpoint 4 has no averages"),
-        (["alias=a", "strategy=mirrored"], "strategy=mirrored: is no option of promote"),
+        (["alias=a", "strategy=mirrored"], "strategy=mirrored: is no word of promote"),
     ],
 )  # fmt: skip
 def test_usage(promote: Any, words: list[str], message: str) -> None:
@@ -292,7 +292,7 @@ def test_a_server_that_is_away(
     assert shown.code == 1
     assert "error: champion of late is not moved yet: " in shown.error
     assert "type: python -m dtrain sync outputs/a/late" in shown.error
-    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    assert command_line("sync", "outputs/a/late", f"tracking.uri=sqlite:///{store}") == 0
     found = client(Path.cwd())
     assert found.get_model_version_by_alias("late", "champion").version == 1
     registry = read_json(RunDir("outputs/a/late").registry)
@@ -300,7 +300,7 @@ def test_a_server_that_is_away(
     # Once more, of an export that was lost or never made: nothing is there twice.
     shutil.rmtree("outputs/a/late/exports")
     Path("outputs/a/late/registry.json").unlink()
-    assert command_line("sync", "outputs/a/late", "--uri", f"sqlite:///{store}") == 0
+    assert command_line("sync", "outputs/a/late", f"tracking.uri=sqlite:///{store}") == 0
     [version] = found.search_model_versions("name = 'late'")
     [logged] = found.search_logged_models([found.get_run(version.run_id).info.experiment_id])
     assert str(logged.status) == "READY"
@@ -407,13 +407,13 @@ def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) 
     assert "is a sweep, and a model is of one job" in shown.error
     assert f"promote {sweep}/0 alias=..." in shown.error
     with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
-        Promote("outputs/a/one", None)._name(composed())
+        Promote("outputs/a/one", Words())._name(composed())
     # What is there is not what was compared with Keras.
     store = shutil.copy(empty_store, tmp_path / "other.db")
     shutil.copytree("outputs/a/one", tmp_path / "one")
     with (tmp_path / "one/exports/small/4/saved_model.pb").open("ab") as file:
         file.write(b"more")
-    shown = promote(tmp_path / "one", "alias=b", "--uri", f"sqlite:///{store}")
+    shown = promote(tmp_path / "one", "alias=b", f"tracking.uri=sqlite:///{store}")
     assert shown.code == 2
     assert "exports/small/4 holds other files than export.json says" in shown.error
     path = tmp_path / "one/exports/small/4/export.json"

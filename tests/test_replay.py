@@ -258,7 +258,7 @@ def test_points_are_compared_by_their_bits(
     lines, equal = bits.report(*made)
     assert equal is same and any(sentence in line for line in lines), lines
     made[1].command.write_text("{}")
-    with pytest.raises(UsageError, match=r"--bits=.* is of dtrain 0\.1\.0"):
+    with pytest.raises(UsageError, match=r"RUN=.* is of dtrain 0\.1\.0"):
         bits.report(*made)
 
 
@@ -323,7 +323,7 @@ def test_a_dirty_tree_replays_to_the_same_bits(
     assert mine["tree"] is not None and theirs["tree"] is not None
     assert mine["tree"]["patch"] == theirs["tree"]["patch"]
     assert theirs["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    assert main_of("compare", "--bits", str(run.rundir.path), str(to)) == 0
+    assert main_of("compare", "bits=true", str(run.rundir.path), str(to)) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

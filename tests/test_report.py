@@ -34,7 +34,7 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
     text = printed(tmp_path, True, f"output_dir={tmp_path}/my runs")
     assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
     assert "tensorboard --logdir 'outputs/a run'" in text
-    assert "compare: python -m dtrain ui --output-dir 'my runs'\n" in text
+    assert "compare: python -m dtrain ui output_dir='my runs'\n" in text
     assert "compare: python -m dtrain ui\n" in printed(tmp_path / "b", True, "output_dir=outputs")
     given = "tracking.uri=sqlite:////a/b.db"
     assert "mlflow ui --backend-store-uri sqlite:////a/b.db\n" in printed(

@@ -514,14 +514,14 @@ def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no export"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
-        (["run", "prot=1"], "prot=1: is no option of serve; hint: port=VALUE"),
-        (["run", "port=70000"], "port=70000: input should be less than or"),
-        (["run", "follow=perhaps"], "follow=perhaps: input should be a valid boolean"),
+        (["run", "prot=1"], "prot=1: is no word of serve; type: port=1"),
+        (["run", "port=70000"], "port=70000: must be at most 65535"),
+        (["run", "follow=perhaps"], "follow=perhaps: is neither true nor false"),
         (["run", "host=0.0.0.0"], "host=0.0.0.0: others could ask the server, and no token"),
         (["run", "host=192.0.2.1"], "host=192.0.2.1: cannot be used ("),
         (["run", "port=0", "checkpoint=all"], "checkpoint=all: means several checkpoints"),
         (["run", "port=0", "checkpoint=4", "follow=true"], "checkpoint=4: cannot be followed"),
-        (["run/exports/small", "weights=ema"], "weights=ema: is no option of serve"),
+        (["run/exports/small", "weights=ema"], "weights=ema: is not of what is served"),
     ],
 )  # fmt: skip
 def test_usage(

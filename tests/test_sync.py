@@ -68,7 +68,7 @@ def test_a_run_whose_project_was_moved(tmp_path: Path, capsys: pytest.CaptureFix
         assert sync.main([str(tmp_path / name / "outputs" / PLACE)]) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert f"keeps its files in {new.as_uri()}/outputs/mlartifacts" in error
-        assert "was moved, copied" in error and "--uri" in error
+        assert "was moved, copied" in error and "tracking.uri" in error
     assert not new.exists()
 
 
@@ -89,7 +89,7 @@ def test_a_store_that_is_not_known(
     found = sorted(tmp_path.rglob("*"))
     assert sync.main([str(folder)]) == 2
     error = capsys.readouterr().err
-    assert message in error and "--uri" in error and len(error.splitlines()) == 1
+    assert message in error and "tracking.uri" in error and len(error.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == found
 
 
@@ -159,7 +159,7 @@ def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[st
     ):
         code, printed = sent(config, command, capsys)
         assert code == 2
-        assert printed.startswith("error: tracking.uri=") and "--uri ADDRESS" in printed
+        assert printed.startswith("error: tracking.uri=") and "tracking.uri=ADDRESS" in printed
         assert "another user or machine" in printed
         assert "the canary" not in printed and "shipping to" not in printed
 
@@ -170,7 +170,7 @@ def test_a_forged_name(
     config = f"tracking: {{_target_: {MLFLOW}, uri: null, experiment: '${{oc.env:CANARY}}'}}\n"
     config += REST.format(tmp_path / "outputs", "'${oc.env:CANARY}'")
     code, printed = sent(
-        config, {"format": 2, "overrides": []}, capsys, "--uri", f"sqlite:///{store}"
+        config, {"format": 2, "overrides": []}, capsys, f"tracking.uri=sqlite:///{store}"
     )
     assert code == 2, printed
     assert f"shipping to sqlite:///{store}" in printed

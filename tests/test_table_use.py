@@ -43,10 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (
             ["dataset=csv", "dataset.path=customers.csv", "model=mlp", "trainer.epochs=2",
              "trainer.batch_size=16", "tracking=none", "name=churn", "hydra.run.dir=run"],
-            ["predict", "run", "dataset.path=test.csv", "to=straight", "predict.format=csv"],
-            ["predict", "run", "dataset.path=turned.csv", "to=turned", "predict.format=csv"],
-            ["predict", "run", "dataset.path=asked.csv", "to=asked", "predict.format=csv"],
-            ["export", "run", "to=savedmodel,keras"],
+            ["predict", "run", "dataset.path=test.csv", "to=straight", "format=csv"],
+            ["predict", "run", "dataset.path=turned.csv", "to=turned", "format=csv"],
+            ["predict", "run", "dataset.path=asked.csv", "to=asked", "format=csv"],
+            ["export", "run", "format=savedmodel,keras"],
         ):  # fmt: skip
             patch.setattr(sys, "argv", ["dtrain", *words])
             assert main() == 0, words

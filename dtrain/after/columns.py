@@ -1,6 +1,6 @@
 """The columns of predictions: what a model returned, by name, and what of the data goes along.
 
-``predict.function`` is applied to the outputs, in the graph: a word (:data:`NAMED`), or a function
+``function`` is applied to the outputs, in the graph: a word (:data:`NAMED`), or a function
 of the user's own, which takes the outputs of a batch, a tensor ``[b, ...]`` or a nest of such, and
 returns the same, or others with the same first axis.
 """
@@ -53,7 +53,7 @@ def top_k(outputs: Nest, k: int = 5) -> Nest:
 def _of_classes(scores: Tensor) -> Tensor:
     width = scores.shape[-1] if len(scores.shape) > 1 else 1
     if width is None or width < 2:
-        refuse("predict.function", f"an output has {width} scores of each row", "argmax or top_k",
+        refuse("function", f"an output has {width} scores of each row", "argmax or top_k",
                accepted="2 or more, or a function of your own, or none")  # fmt: skip
     return scores
 
@@ -100,8 +100,8 @@ class Columns:
         for part in self.include:
             at, title = PARTS[part]
             if at >= len(parts) or parts[at] is None:
-                refuse("predict.include", "the data has none", part, accepted="inputs, or data "
-                       "with labels", typed="'predict.include=[inputs]'")  # fmt: skip
+                refuse("include", "the data has none", part, accepted="inputs, or data "
+                       "with labels", typed="'include=[inputs]'")  # fmt: skip
             for name, leaf in nest.named(parts[at]):
                 if leaf is not None:
                     _add(columns, f"{title}.{name}" if name else title, leaf, rows)
@@ -173,7 +173,7 @@ def _add(columns: dict[str, Tensor], name: str, leaf: Leaf, rows: int | None) ->
 
 
 def _refused(name: str, problem: str) -> UsageError:
-    return UsageError("predict.function", problem, name, accepted="columns of numbers or texts, "
+    return UsageError("function", problem, name, accepted="columns of numbers or texts, "
                       "one shape in every row, as of a function of your own")  # fmt: skip
 
 

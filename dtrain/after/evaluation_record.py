@@ -101,9 +101,9 @@ class EvaluationRecorder:
         used = [each for each in self._known if each["prefix"] == self._prefix]
         stands_for = ("data", "weights", "examples")
         if any(each[name] != self._key[name] for each in used for name in stands_for):
-            refuse("evaluate.prefix", "stands for other examples, or weights, in the run's "
+            refuse("prefix", "stands for other examples, or weights, in the run's "
                    f"{self._rundir.evaluated.name}", self._prefix, accepted="another name",
-                   typed=f"evaluate.prefix={self._prefix}_2")  # fmt: skip
+                   typed=f"prefix={self._prefix}_2")  # fmt: skip
 
     def start(self) -> None:
         """Write down that the first evaluation is about to begin."""

@@ -199,5 +199,5 @@ def _name(value: Leaf, words: list[str]) -> str:
 
 
 def _refused(by: str, problem: str) -> UsageError:
-    return UsageError("evaluate.by", problem, by,
+    return UsageError("by", problem, by,
                       accepted="label, a column of a table, or the name of an input")  # fmt: skip

@@ -158,8 +158,8 @@ class Predict(Action):
         name = self._split or ("train" if splits.validation is None else "validation")
         source: Source | Stream | None = getattr(splits, name)
         if source is None:
-            refuse("predict.split", "the dataset has no validation", name, accepted="train",
-                   typed="predict.split=train")  # fmt: skip
+            refuse("split", "the dataset has no validation", name, accepted="train",
+                   typed="split=train")  # fmt: skip
         if isinstance(source, Stream):
             refuse("dataset", "is a stream, whose rows cannot be read by their numbers", name,
                    accepted="random access: a list, arrays, files of rows or records")  # fmt: skip
@@ -205,8 +205,8 @@ class Predict(Action):
     def _rows_of_batch(self, config: Config, model: keras.Model) -> int:
         fixed = checks.fixed_rows(model, config)
         if None not in (fixed, self._batch) and fixed != self._batch:
-            refuse("predict.batch", f"the model takes batches of {fixed} rows alone", self._batch,
-                   accepted=str(fixed), typed=f"predict.batch={fixed}")  # fmt: skip
+            refuse("batch", f"the model takes batches of {fixed} rows alone", self._batch,
+                   accepted=str(fixed), typed=f"batch={fixed}")  # fmt: skip
         trainer = config.trainer
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
 

@@ -126,8 +126,7 @@ def evaluate(
     Raises:
         DtrainError: as of :func:`train`.
     """
-    given = {"checkpoint": checkpoint, "weights": weights, "evaluate.by": by}
-    given["evaluate.prefix"] = prefix
+    given = {"checkpoint": checkpoint, "weights": weights, "by": by, "prefix": prefix}
     result = _derived("evaluate", run, data, given, overrides, show, more)
     found = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
     return found if checkpoint == "all" else next(iter(found.values()), {})
@@ -155,7 +154,7 @@ def predict(
         DtrainError: as of :func:`train`.
     """
     given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
-    given["predict.format"] = "npy"
+    given["format"] = "npy"
     result = _derived("predict", run, data, given, overrides, show, more)
     return _load(Path(result["predictions"]))
 
@@ -181,7 +180,9 @@ def export(
         DtrainError: one could not be written, or computes something else, and is not kept.
     """
     to = to if isinstance(to, str | None) else ",".join(map(str, to))
-    words = command.words({"to": to, "checkpoint": checkpoint, "weights": weights, "name": name})
+    words = command.words(
+        {"format": to, "checkpoint": checkpoint, "weights": weights, "name": name}
+    )
     run = _run(run)
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), **training.trust_of(run.path))
@@ -213,10 +214,9 @@ def compare(
     """
     folders = _compared(runs)
     options = {"baseline": getattr(baseline, "path", baseline), "metric": metric}
-    flags = [w for k, v in options.items() if v is not None for w in (f"--{k}", str(v))]
     target = Path(output)
     target.mkdir(parents=True, exist_ok=True)
-    done = command.call(["compare", *folders, "--output", str(target), *flags], Line(show))
+    done = command.call(["compare", *folders, f"to={target}", *command.words(options)], Line(show))
     if done.code:
         writing.remove_empty(target)
         raise done.raised()
@@ -275,8 +275,8 @@ def _derived(
     elif data is not None:
         words, label = objects.evaluated(run.path / FOLDER, data)
         own = [*words, *own]
-        if given.get("evaluate.prefix", "") is None:
-            given = {**given, "evaluate.prefix": label}
+        if given.get("prefix", "") is None:
+            given = {**given, "prefix": label}
     done = call.run([name, str(run.path), *command.words(given), *own])
     folder = done.after("folder: ")
     if done.code or folder is None:

@@ -33,7 +33,7 @@ def report(run: RunDir, other: RunDir) -> tuple[list[str], bool]:
         DamagedFile, OSError: a journal cannot be read.
     """
     for each in (run, other):
-        check_format(each.path, "--bits")
+        check_format(each.path, "RUN")
     (one, data), (two, other_data) = read(run.journal), read(other.journal)
     names = sorted({*one, *two}, key=lambda name: (name != "loss", name))
     rows = [["metric", "points", "same bits", "largest difference", "first at step"]]

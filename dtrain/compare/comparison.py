@@ -119,8 +119,8 @@ def compare(
     keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differing_keys(runs)
     names = sorted({name for run in runs for name in run.curves})
     if metric is not None and metric not in names and names:
-        refuse("--metric", "no run has it", metric, accepted=", ".join(names),
-               hint=f"--metric {nearest(metric, names) or 'NAME'}")  # fmt: skip
+        refuse("metric", "no run has it", metric, accepted=", ".join(names),
+               hint=f"metric={nearest(metric, names) or 'NAME'}")  # fmt: skip
     own = [name for name in names if not times.is_of_the_machine(name)] or names
     usual = "loss" if "loss" in names or not names else own[0]
     found = Comparison(list(runs), keys[:KEYS], metric or usual, sweep)
@@ -234,7 +234,7 @@ def _against(found: Comparison, word: str) -> None:
             without.append(run.name)
     names = list(dict.fromkeys(base.name for base in bases.values()))
     if not differences.keys() - set(names):
-        refuse("--baseline", f"no other run has {found.metric} at a step of {', '.join(names)}",
+        refuse("baseline", f"no other run has {found.metric} at a step of {', '.join(names)}",
                word, hint="trainer.log_every_steps=N, the same for all of them")  # fmt: skip
     found.baselines, found.differences = names, differences
     if without:
@@ -274,9 +274,9 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
     if any(base.name != name for name, base in bases.items()):
         return bases
     names = [run.name for run in matches or found.runs]
-    refuse("--baseline", f"{len(matches) or 'no'} runs match", word,
+    refuse("baseline", f"{len(matches) or 'no'} runs match", word,
            accepted=f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; or KEY=VALUE of one "
-           "alone", typed=f"--baseline {shlex.quote(names[0])}")  # fmt: skip
+           "alone", typed=f"baseline={shlex.quote(names[0])}")  # fmt: skip
 
 
 def _equal(text: str | None, wanted: str) -> bool:

@@ -249,7 +249,7 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], Json | None]:
     whole = all(job is not None and folder.parent == base for folder, job in found.items())
     runs = []
     for folder, job in found.items():
-        check_format(folder, "RUN_DIR")
+        check_format(folder, "RUN")
         name = printable(str(folder.relative_to(base)))
         runs.append(_run(folder, name))
         if job is not None:

@@ -65,11 +65,12 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
 def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it
-        refuse("--uri", "is not there", uri, hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or "
-               "--uri http://HOST:PORT")  # fmt: skip
+        refuse("tracking.uri", "is not there", uri, accepted=STORE.accepted,
+               hint="tracking.uri=sqlite:////PATH/OF/outputs/mlflow.db")  # fmt: skip
     problem = STORE.why_not(uri)
     if problem is not None:
-        refuse("--uri", problem, uri, accepted=STORE.accepted, hint="--uri http://HOST:PORT")
+        refuse("tracking.uri", problem, uri, accepted=STORE.accepted,
+               typed="tracking.uri=http://HOST:PORT")  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -79,8 +80,8 @@ def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
         yield
     except mlflow.exceptions.MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise UsageError("RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
-                             hint="--uri STORE of it") from None  # fmt: skip
+            raise UsageError("RUN", f"is not in {secrets.mask(uri)}", run_id,
+                             hint="tracking.uri=STORE of it") from None  # fmt: skip
         raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
     except Exception as error:  # of a driver or a proxy
         raise DtrainError(f"{secrets.mask(uri)} cannot be read: {reason(error)}") from None

@@ -136,8 +136,8 @@ def write(folder: Path, page: str, tables: Mapping[str, str]) -> None:
     is_ours = _is_page(folder / PAGE)
     for path in (folder / name for name in (PAGE, *tables)):
         if os.path.lexists(path) and not (is_ours and path.is_file() and not path.is_symlink()):
-            refuse("--output", f"{path} is not from an earlier comparison", folder,
-                   hint=f"--output FOLDER, or give {path.name} another name")  # fmt: skip
+            refuse("to", f"{path} is not from an earlier comparison", folder,
+                   hint=f"to=FOLDER, or give {path.name} another name")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     # ORDER: killed after the first, the others are still known.
     for name, text in {PAGE: page, **tables}.items():

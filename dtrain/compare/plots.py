@@ -203,7 +203,7 @@ def _speed(found: Comparison) -> Section:
 def _difference(found: Comparison) -> Section:
     section = Section(f"Difference of {found.metric} from the baseline")
     if not found.baselines:
-        section.notes.append("Left out: no baseline is chosen (--baseline RUN or KEY=VALUE).")
+        section.notes.append("Left out: no baseline is chosen (baseline=RUN or KEY=VALUE).")
         return section
     others = {name: d for name, d in found.differences.items() if name not in found.baselines}
     # A logarithm has no place for zero, nor for the infinity that a NaN is.

@@ -26,7 +26,7 @@ from dtrain.config.fields import Form, Group, Plain, accepted, bound, key_of, ty
 from dtrain.config.other_tools import Advice
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
-from dtrain.errors import ALONE, UsageError, refuse
+from dtrain.errors import ALONE, UsageError, nearest, refuse
 from dtrain.files import addresses
 
 #: What is wrong, by pydantic's type of an error; all others say it themselves.
@@ -38,6 +38,9 @@ _SAYS = {
     "float_type": "is not a number",
     "finite_number": "is not a finite number",
     "bool_type": "is neither true nor false",
+    "bool_parsing": "is neither true nor false",
+    "int_parsing": "is not a whole number",
+    "float_parsing": "is not a number",
     "string_type": "is not a text",
     "list_type": "is not a list",
     "dict_type": "is no mapping",
@@ -220,17 +223,34 @@ def refusal(
     field, top = _at(kind, parts)[1], f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
     whole = error["input"] if composed is None else targets.plain(OmegaConf.select(composed, top))
-    advice = _advice(kind, parts, top, whole)
+    advice = _advice(kind, parts, top, whole, _near(whole, error["input"], words))
     return UsageError(path, why, value, accepted=words, **advice)
 
 
-def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -> Advice:
+def _near(whole: Plain, wrong: Plain, words: str) -> Plain:
+    """Return a text, or a list of texts, with the nearest accepted one in the place of a wrong one.
+
+    Args:
+        whole: the value.
+        wrong: it, or what is wrong in it.
+        words: what is accepted, with commas between; None is returned where none of it is near.
+    """
+    near = nearest(wrong, words.split(", ")) if isinstance(wrong, str) else None
+    if near is None or whole == wrong:
+        return near
+    return [near if each == wrong else each for each in whole] if isinstance(whole, list) else None
+
+
+def _advice(
+    kind: type[Group], parts: list[int | str], top: str, value: Plain, near: Plain = None
+) -> Advice:
     """Return what to type: the value that is meant, the key's default, or an example.
 
     Args:
         kind: a model.
         parts: of it, that lead to what is wrong.
         top, value: the key that the first of them is, and the whole value of it.
+        near: the value that is meant, if it is known.
     """
     field = _at(kind, parts[:1])[1]
     if field is not None and isinstance(field.default, Group) and parts[1:]:
@@ -239,6 +259,8 @@ def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -
     text = typed(value)
     if len(text) <= _NAMED and (advice := suggest.corrected(top, text)):
         return advice
+    if near is not None:
+        return {"typed": suggest.quoted(top, typed(near))}
     if field is None:
         return {"hint": f"{top}=VALUE"}
     default = None if field.is_required() else field.default

@@ -25,7 +25,14 @@ from typing import (
 )  # fmt: skip
 
 from annotated_types import Interval, MaxLen, MinLen
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    model_validator,
+)  # fmt: skip
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -90,6 +97,25 @@ class Group(BaseModel):
             """Return a node with other values under some names."""
 
         def __setattr__(self, name: str, value: Plain) -> None: ...
+
+
+class Options(Group, scope="command"):
+    """Base of the words that a command takes: texts of a command line, read by their types."""
+
+    model_config = ConfigDict(strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, values: Plain) -> Plain:
+        """Read null, and lists, which may stand without brackets."""
+        texts: dict[str, Plain] = {
+            key: None if text == "null" else text for key, text in values.items()
+        }
+        for name, field in cls.model_fields.items():
+            text, kinds = texts.get(key_of(name, field)), get_args(field.annotation)
+            if isinstance(text, str) and any(get_origin(kind) is list for kind in kinds):
+                texts[key_of(name, field)] = [p.strip() for p in text.strip("[]").split(",")]
+        return texts
 
 
 def within(low: float, high: float, *, above: bool = False, below: bool = False) -> Interval:

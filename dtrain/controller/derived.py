@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,19 @@ from dtrain.config.check import settle
 from dtrain.config.node import Node
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.tree import Config
-from dtrain.controller import cli, folders, resume
+from dtrain.controller import cli, early_import, folders, resume
 from dtrain.controller.job import Job
 from dtrain.controller.result import last
 from dtrain.controller.terminal import report
-from dtrain.controller.validate import check_address, start
-from dtrain.errors import nearest, refuse
+from dtrain.controller.terminal.progress import Activity
+from dtrain.controller.validate import check_address
+from dtrain.controller.validate import start as start_job
+from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.run import identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
-
-#: Which weights of a checkpoint there are.
-_WEIGHTS = ("raw", "ema")
+from dtrain.run.follow import LOOK, Followed
 
 
 class RunCommand(cli.OneConfiguration):
@@ -78,72 +78,33 @@ class RunCommand(cli.OneConfiguration):
 
 
 class OfModel(RunCommand):
-    """A command ``python -m dtrain NAME RUN [WORD=VALUE ...] [dataset...=...]``."""
+    """A command on the model of a run.
 
-    #: Its words, with what each means where it is left out.
-    words: Mapping[str, str | None]
+    Args:
+        run: a run folder, or one of its checkpoints.
+        checkpoint: which one was typed, if any.
+        weights: which of it.
+    """
 
-    def __init__(self, run: str):
+    def __init__(self, run: str, checkpoint: str | None = None, weights: str = "raw"):
         super().__init__(run)
-        self._words: dict[str, str | None] = dict(self.words)
-
-    def check(self) -> None:
-        """Check the words.
-
-        Raises:
-            UsageError: one is wrong.
-        """
+        self.weights, self._checkpoint = weights, checkpoint
 
     def arguments(self, given: list[str]) -> list[str]:
-        """Return the overrides of the run, and those that were typed; keep the command's own words.
+        """Return the overrides of the run, and those that were typed.
 
         Raises:
-            UsageError: there is no such run, a word is wrong, or a key means nothing here.
+            UsageError: there is no such run.
         """
-        words, own = own_words(self.name, given, self.words)
-        self._words |= words
-        self.check()
-        if self._words["weights"] not in _WEIGHTS:
-            refuse("weights", "are no weights of a run", self._words["weights"],
-                   accepted=" or ".join(_WEIGHTS), typed="weights=raw")  # fmt: skip
-        self.check_run(self._words["checkpoint"] is not None)
-        replaced = {*map(key_of, own), "resume", "fork", "output_dir", "tracking", "debug",
+        self.check_run(self._checkpoint is not None)
+        replaced = {*map(key_of, given), "resume", "fork", "output_dir", "tracking", "debug",
                     "sweep", "hydra"}  # fmt: skip
-        return self.overrides([*own, "tracking=none"], replaced)
+        return self.overrides([*given, "tracking=none"], replaced)
 
     @property
     def checkpoint(self) -> str | None:
         """What was typed of the checkpoint that is meant, or the name of its folder."""
-        return self._words["checkpoint"] if self._chosen is None else self._chosen.name
-
-
-def own_words(
-    command: str, given: list[str], words: Collection[str], group: str = "dataset"
-) -> tuple[dict[str, str], list[str]]:
-    """Return what was typed for a command's own words, and the rest: overrides and options.
-
-    Args:
-        command: its name.
-        given: its command line.
-        words: those that it has.
-        group: whose overrides it takes as well; empty: it takes none.
-
-    Raises:
-        UsageError: something is neither.
-    """
-    values, rest = {}, []
-    for text in given:
-        override = parse(text)
-        if text.startswith("-") or (group and override.key.partition(".")[0] == group):
-            rest.append(text)
-        elif override.name in words and override.value is not None and not override.sign:
-            values[override.name] = override.value.strip("'\"")
-        else:
-            near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
-            refuse(override.name or text, f"is no option of {command}", override.value or "",
-                   accepted=f"{accepted} and overrides of {group}" if group else accepted,
-                   hint=f"{near}=VALUE" if near else f"the command without {text}")  # fmt: skip
-    return values, rest
+        return self._checkpoint if self._chosen is None else self._chosen.name
 
 
 def _is_of_a_training(key: str) -> bool:
@@ -160,10 +121,6 @@ class Derived(RunCommand):
 
     #: What the run's folder has its folders in.
     folder: str
-    #: Keys of the action that are typed without a group.
-    words: Sequence[str] = ("checkpoint", "weights")
-    #: Those that may be typed without it, too.
-    short_words: Sequence[str] = ()
     #: What does the work.
     kind: type[DerivedJob]
 
@@ -179,11 +136,12 @@ class Derived(RunCommand):
         """
         for override in given:
             key = key_of(override)
-            if not override.startswith("-") and _is_of_a_training(key):
+            own_word = override.startswith(("-", "action."))
+            if not own_word and _is_of_a_training(key):
                 refuse(key, f"is of a training, not of {self.name}", parse(override).value or "",
                        accepted="keys of strategy, hardware, launcher, dataset, trainer",
                        hint=f"the command without {override}")  # fmt: skip
-        own = [self._translated(override) for override in given]
+        own = list(given)
         self._typed = keys = {key_of(override) for override in own}
         self.check_run("action.checkpoint" in keys)
         if self._chosen is not None:
@@ -195,23 +153,9 @@ class Derived(RunCommand):
             replaced |= {*schema.having(mark="strategy")}
         return self.overrides(own, replaced)
 
-    def _translated(self, override: str) -> str:
-        """Return an override with the action's key in the place of the command's own."""
-        found = parse(override)
-        head, _, rest = found.name.partition(".")
-        if found.value is None or found.sign or override.startswith("-"):
-            return override
-        if found.name in (*self.words, *self.short_words):
-            return f"action.{override}"
-        return f"action.{rest}={found.value}" if head == self.name and rest else override
-
     def worded(self, text: str) -> str:
-        """Return a message with the command's own keys in the place of those of the action."""
-
-        def typed(match: re.Match[str]) -> str:
-            return match[1] if match[1] in self.words else f"{self.name}.{match[1]}"
-
-        return re.sub(r"(?<![\w.])action\.(\w+)", typed, text)
+        """Return a message with the command's own words in the place of the action's keys."""
+        return re.sub(r"(?<![\w.])action\.(?=\w)", "", text)
 
     def job(self, node: Any) -> int:
         """Do the work of one configuration, and return the exit code."""
@@ -225,7 +169,7 @@ class Derived(RunCommand):
         config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return start(config, path, command, kind=self.kind).exit_code
+        return start_job(config, path, command, kind=self.kind).exit_code
 
     def needs_labels(self, config: Config) -> bool:
         """Say whether the targets of the data are needed."""
@@ -237,6 +181,45 @@ class Derived(RunCommand):
         Raises:
             UsageError: naming the key.
         """
+
+
+def start(run: str, given: list[str], command: Callable[[str], Derived]) -> int:
+    """Run a command whose tasks are those of a job, and return its exit code.
+
+    Args:
+        run: that was typed.
+        given: its overrides.
+        command: makes it, of the run.
+    """
+    with early_import.begun(given):
+        return cli.composed(given, command(run))
+
+
+def wait_for_first(followed: Followed, also: Callable[[], None] = lambda: None) -> str:
+    """Return the first checkpoint of a run that is followed, and show that it is waited for.
+
+    Args:
+        followed: the run.
+        also: called as long as there is none.
+
+    Returns:
+        As of :meth:`dtrain.run.follow.Followed.newest`.
+
+    Raises:
+        UsageError: it has ended without one.
+    """
+    activity = Activity()
+    activity.begin("waiting for the first checkpoint")
+
+    def wait() -> None:
+        activity.continues()
+        also()
+        time.sleep(LOOK)
+
+    try:
+        return followed.wait_for_first(wait)
+    finally:
+        activity.end()
 
 
 class DerivedJob(Job):

@@ -117,7 +117,7 @@ def export(
         with contextlib.suppress(FileExistsError):
             writing.make_folder(place)
     except OSError as error:
-        raise folders.unwritable("folder", place, "nothing can be exported there", error) from None
+        raise folders.unwritable("to", place, "nothing can be exported there", error) from None
     work = writing.aside(place / "work")
     try:
         for path in checkpoint.hold(choose, work):
@@ -208,11 +208,11 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
     if packages is None:
         kind = "plain modules of PyTorch's" if is_module else "models of Keras'"
         accepted = [each for each, of in having.items() if of is not None]
-        refuse("to", f"is no format of {kind}", name, accepted=", ".join(accepted),
-               typed=f"to={accepted[-2]}" if is_module else "to=savedmodel")  # fmt: skip
+        refuse("format", f"is no format of {kind}", name, accepted=", ".join(accepted),
+               typed=f"format={accepted[-2]}" if is_module else "format=savedmodel")  # fmt: skip
     for package in packages:
         if version(package) is None:
             wanted = package if is_module else '"dtrain[export]"'
-            refuse("to", f"{package} is not installed, which converts or runs it", name,
+            refuse("format", f"{package} is not installed, which converts or runs it", name,
                    typed=f"pip install {wanted}")  # fmt: skip
     return packages

@@ -15,8 +15,6 @@ from dtrain.host import pyproject
 from dtrain.run.folder import RunDir, short
 
 LATEST = "latest"
-#: Commands whose first argument is a run.
-ON_RUNS = ("evaluate", "predict", "export", "promote", "serve", "replay", "checkpoint", "sync")
 #: Keys of a training whose value is a run.
 KEYS = ("resume", "fork", "init.weights")
 

@@ -325,8 +325,9 @@ def output_of(
 
 def push(folder: Path) -> bool:
     """Upload what a run, or a sweep, has that is not at its address; return whether it has all."""
-    jobs = [each for each in folder.glob("[0-9]*") if each.name.isdecimal()]
-    return all([_push(each) for each in (*jobs, folder)])
+    run = run_of(folder)
+    jobs = [each for each in run.glob("[0-9]*") if each.name.isdecimal()]
+    return all([_push(each) for each in (*jobs, run)])
 
 
 def _push(folder: Path) -> bool:
@@ -403,10 +404,28 @@ def _make_room(folder: Path, trained: bool) -> None:
     print(f"it was resumed on another machine: what was here is {short(kept)}", file=sys.stderr)
 
 
-def is_unfinished_copy(folder: Path) -> bool:
-    """Say whether a run was downloaded before it had ended: the folder will not change."""
-    state = reading.read_json(folder / _STATE) or {}
-    return bool(state) and not state.get("owner") and not RunDir(folder).result.is_file()
+def run_of(folder: Path) -> Path:
+    """Return the folder of the run that a folder is, or that a checkpoint is of."""
+    whole = folder.absolute()
+    return whole.parent.parent if whole.parent.name == "checkpoints" else whole
+
+
+def refuse_copy(folder: Path, address: str) -> None:
+    """Refuse to follow a run that was downloaded before it had ended: the folder will not change.
+
+    Args:
+        folder: of this machine.
+        address: of the run.
+
+    Raises:
+        UsageError: it was.
+    """
+    run = run_of(folder)
+    state = reading.read_json(run / _STATE) or {}
+    if state and not state.get("owner") and not RunDir(run).result.is_file():
+        refuse("follow", f"{address} is a copy of a run that another machine trains", "true",
+               accepted="the folder in which that machine trains it",
+               hint="no follow=true, again when there is more")  # fmt: skip
 
 
 def arguments(words: list[str], keys: Container[str]) -> list[str]:

@@ -63,12 +63,13 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         uri = tree.address(config)
         if not private.is_own_address(command, uri):
             refuse("tracking.uri", "the run folder names it, which another user or machine made",
-                   uri, hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
+                   uri,
+                   hint=f"python -m dtrain sync {rundir.path} tracking.uri=ADDRESS")  # fmt: skip
         trust.command().grant([uri or ""], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
             refuse("tracking.uri", f"{file} is not there", written,
-                   hint=f"python -m dtrain sync {rundir.path} --uri "
-                   "sqlite:////PATH/OF/mlflow.db")  # fmt: skip
+                   hint=f"python -m dtrain sync {rundir.path} "
+                   "tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
     return config
 
 
@@ -89,8 +90,9 @@ def _output_dir(folder: Path, written: str) -> Path:
         return _output_dir(folder.parent, written)
     if (Path(written) / "mlflow.db").is_file():
         return Path(written)
-    refuse("RUN_DIR", "is not where its store is known (OUTPUT_DIR/DATE/TIME_NAME)", folder,
-           hint=f"python -m dtrain sync {folder} --uri sqlite:////PATH/OF/mlflow.db")  # fmt: skip
+    refuse("RUN", "is not where its store is known (OUTPUT_DIR/DATE/TIME_NAME)", folder,
+           hint=f"python -m dtrain sync {folder} "
+           "tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
 
 
 def ship_evaluations(rundir: RunDir) -> str:

@@ -394,14 +394,14 @@ def index_of(leaves: Sequence[Leaf], path: Path) -> int:
 
     Args:
         leaves: of the examples, the inputs first.
-        path: value of ``--images``, for the message.
+        path: value of ``images``, for the message.
 
     Raises:
         UsageError: no input can be drawn.
     """
     found = [at for at, leaf in enumerate(leaves) if leaf.role == "input" and leaf.is_picture]
     if not found:
-        refuse("--images", "no input of this dataset is an image", path,
+        refuse("images", "no input of this dataset is an image", path,
                accepted="an input of height x width x 1 or 3, floating or uint8")  # fmt: skip
     return max(found, key=lambda at: leaves[at].is_image)
 

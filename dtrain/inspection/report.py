@@ -138,7 +138,7 @@ def _readable(splits: Splits, everything: bool) -> str | None:
     for source in sources:
         for begin in range(0, len(source), reading.CHUNK):
             if not everything and time.monotonic() > end:
-                return f"{count:,} of {total:,} examples can be read; --check reads all"
+                return f"{count:,} of {total:,} examples can be read; check=true reads all"
             rows = np.arange(begin, min(begin + reading.CHUNK, len(source)))
             problem = reading.first_bad(source, rows)
             if problem is not None:

@@ -1,39 +1,40 @@
 """What ``python -m dtrain serve`` takes: words with a type, a range and a default each."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from dtrain.config import fields
+from dtrain.config.fields import FileName, Line, within
+from dtrain.config.schema.running import Checkpoint
 
 
-class Options(BaseModel):
-    """The options of the command.
-
-    Attributes:
-        follow: newer versions are loaded as they appear.
-        host: address to listen at.
-        port: to listen at; 0 for a free one.
-        name: of the model, in addresses.
-        checkpoint: of a run: best, latest or a step.
-        weights: of a run: raw or ema.
-        max_batch: rows of a batch that requests share.
-        max_delay_ms: milliseconds that a request waits for others to share its batch.
-        max_queue: rows that wait, and rows of a request, at most.
-        max_body_mb: megabytes of the body of a request, at most.
-        timeout: seconds of a request.
-        threads: of one batch; 0 for one on each core.
-        uri: ``tracking.uri``, the store of a registered model.
-    """
+class Options(fields.Options):
+    """The words of the command."""
 
     follow: bool = False
-    host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65535)
-    name: str | None = None
-    checkpoint: str | None = None
-    weights: str = "raw"
-    max_batch: int = Field(64, ge=1, le=65536)
-    max_delay_ms: float = Field(0.0, ge=0, le=10_000)
-    max_queue: int = Field(4096, ge=1, le=10_000_000)
-    max_body_mb: float = Field(16.0, ge=0.001, le=4096)
-    timeout: float = Field(30.0, ge=0.1, le=86_400)
-    threads: int = Field(0, ge=0, le=1024)
-    uri: str | None = Field(None, alias="tracking.uri")
+    """Load newer versions as they appear."""
+    host: Line = "127.0.0.1"
+    """Address to listen at."""
+    port: Annotated[int, within(0, 65535)] = 8080
+    """Port to listen at; 0: a free one."""
+    name: FileName | None = None
+    """Name of the model, in addresses; null: its own."""
+    checkpoint: Checkpoint | None = None
+    """Of a run: best, latest or a step; null: the best, or the latest if none is known."""
+    weights: Literal["raw", "ema"] = "raw"
+    """Of a run: raw, or ema for the optimizer's moving averages."""
+    max_batch: Annotated[int, within(1, 65536)] = 64
+    """Rows of a batch that requests share."""
+    max_delay_ms: Annotated[float, within(0, 10_000)] = 0.0
+    """Milliseconds that a request waits for others to share its batch."""
+    max_queue: Annotated[int, within(1, 10_000_000)] = 4096
+    """Rows that wait, and rows of a request, at most."""
+    max_body_mb: Annotated[float, within(0.001, 4096)] = 16.0
+    """Megabytes of the body of a request, at most."""
+    timeout: Annotated[float, within(0.1, 86_400)] = 30.0
+    """Seconds of a request."""
+    threads: Annotated[int, within(0, 1024)] = 0
+    """Threads of one batch; 0: one on each core."""
+    uri: Line | None = Field(None, alias="tracking.uri")
+    """Store of a registered model; null: the embedded one."""

@@ -158,7 +158,7 @@ def cases() -> dict[str, list[str]]:
             "resume=tuned",
         ],
         "evaluated": [f"{two} {MLP} optimizer.use_ema=true", "evaluate run checkpoint=all",
-                      "evaluate run checkpoint=latest weights=ema evaluate.by=label"],
+                      "evaluate run checkpoint=latest weights=ema by=label"],
         "order_text": [f"{one} {MODELS['transformer']} dataset.path=text.txt dataset.length=5"
                        " dataset.tokens=characters trainer.batch_size=2"],
         "order_image_folder": [f"{one} model=mlp model.units=[8] dataset=image_folder"

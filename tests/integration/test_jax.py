@@ -210,10 +210,10 @@ def test_a_run_is_used_by_the_commands(backend: str, on_jax, user_code) -> None:
     run = on_jax(*BASE, f"backend={backend}", *KILLED[strategy])
     assert run.code == 0, run.output
     folder, newest = str(run.rundir.path), ["checkpoint=latest"]
-    for words in (["evaluate", *newest, "evaluate.by=label"],
+    for words in (["evaluate", *newest, "by=label"],
                   ["evaluate", *newest, "weights=ema", "strategy=one_device"],
-                  ["predict", "predict.function={_target_:mine.best}"],
-                  ["export", "to=savedmodel,onnx,litert"], ["checkpoint"]):  # fmt: skip
+                  ["predict", "function={_target_:mine.best}"],
+                  ["export", "format=savedmodel,onnx,litert"], ["checkpoint"]):  # fmt: skip
         done = on_jax(words[0], folder, *words[1:])
         assert done.code == 0, (words, done.output)
         if words[0] == "evaluate":

@@ -28,7 +28,7 @@ from tests.integration.test_failures import processes
 
 #: Below two batches a piece, and prime.
 ROWS = 397
-WORDS = ("predict.piece_rows=40", "predict.batch=16")
+WORDS = ("piece_rows=40", "batch=16")
 #: A module of the user's.
 USER = """
 def scaled(outputs, factor=1.0):
@@ -142,7 +142,7 @@ def test_workers_strategies_and_commands_give_the_same_bytes(home: Path, predict
     # What is done is not done again; a folder of other predictions is not touched.
     code, output = predict("to=one", *WORDS)
     assert code == errors.OK and "predicted already" in output
-    code, output = predict("to=one", "predict.batch=32", "predict.piece_rows=40")
+    code, output = predict("to=one", "batch=32", "piece_rows=40")
     assert code == errors.USAGE and "batch is 16, and here it is 32" in output
     assert content(home / "one") == expected
     # No run is left behind that another command takes for one.
@@ -150,8 +150,8 @@ def test_workers_strategies_and_commands_give_the_same_bytes(home: Path, predict
 
 
 def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predict: Any) -> None:
-    words = ("predict.function=argmax", "predict.include=[labels,inputs]", "predict.format=npy",
-             "predict.split=train", "checkpoint=latest", "strategy=one_device")  # fmt: skip
+    words = ("function=argmax", "include=[labels,inputs]", "format=npy",
+             "split=train", "checkpoint=latest", "strategy=one_device")  # fmt: skip
     code, output = predict(*(word.removeprefix("predict.") for word in words))
     assert code == errors.OK, output
     [folder] = (home / "run/predictions").glob("[0-9]*")
@@ -169,14 +169,14 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
         (("checkpoint=7777",), "the run has no such checkpoint"),
         (("checkpoint=all",), "means several checkpoints"),
         (("weights=ema",), "has no averages of its weights"),
-        (("predict.format=xml",), "accepted: parquet, npy, jsonl, csv"),
-        (("action.format=csv",), "is of a training"),
+        (("format=xml",), "accepted: parquet, npy, jsonl, csv"),
+        (("action.format=csv",), "type: format=csv"),
         (("workers=0",), "workers"),
         (("workers=5000",), "more processes than this machine"),
         (("shard=2/2",), "K/N, with K from 0 to N-1"),
-        (("predict.include=[colours]",), "include"),
-        (("predict.function=os.system",), "function"),
-        (("predict.function={_target_:os.system}",), "os"),
+        (("include=[colours]",), "include"),
+        (("function=os.system",), "function"),
+        (("function={_target_:os.system}",), "os"),
         (("trainer.epochs=3", "resume=auto"), "is of a training"),
     ],
 )
@@ -195,8 +195,8 @@ def test_other_data_needs_no_labels_and_few_rows(home: Path, predict: Any) -> No
     np.save(home / "new.npy", rows)
     np.save(home / "wrong.npy", rows[:, :7])
     words = ("dataset=npy", "dataset.validation_split=0", "strategy=one_device",
-             "predict.format=jsonl", *WORDS)  # fmt: skip
-    code, output = predict("dataset.path=new.npy", "to=few", "predict.include=[inputs]", *words)
+             "format=jsonl", *WORDS)  # fmt: skip
+    code, output = predict("dataset.path=new.npy", "to=few", "include=[inputs]", *words)
     assert code == errors.OK, output
     [file] = (home / "few/pieces").iterdir()
     found = [json.loads(line) for line in file.read_text().splitlines()]
@@ -205,7 +205,7 @@ def test_other_data_needs_no_labels_and_few_rows(home: Path, predict: Any) -> No
     assert all(len(each["prediction"]) == 4 for each in found)
     code, output = predict("dataset.path=wrong.npy", "to=wrong", *words)
     assert code == errors.USAGE and "has float32 [7] as x instead of float32 [8]" in output
-    code, output = predict("dataset.path=new.npy", "predict.include=[labels]", "to=no", *words)
+    code, output = predict("dataset.path=new.npy", "include=[labels]", "to=no", *words)
     assert code == errors.USAGE and "the data has none" in output
 
 
@@ -220,7 +220,7 @@ def test_a_row_that_cannot_be_read_ends_it_in_a_sentence(home: Path, predict: An
 def test_a_full_disk_is_a_sentence_and_the_command_goes_on(
     home: Path, predict: Any, tmp_path: Path
 ) -> None:
-    words = ("predict.piece_rows=8", "predict.batch=8", "strategy=one_device")
+    words = ("piece_rows=8", "batch=8", "strategy=one_device")
     assert predict("to=roomy", *words)[0] == errors.OK
     with disk(tmp_path / "disk", 200) as small:
         code, output = predict(f"to={small}/there", *words)
@@ -283,15 +283,15 @@ def disturb(command: Command, random: random.Random, kind: str) -> None:
 
 KILLS = 20
 KINDS = ("command", "stop", "all", "task", "chief")
-FUNCTION = "predict.function={_target_:mine.scaled,factor:0.5}"
+FUNCTION = "function={_target_:mine.scaled,factor:0.5}"
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "hybrid"])
 def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
-    words = (f"strategy={strategy}", FUNCTION, "predict.split=validation",
-             "dataset.validation_examples=20011", "predict.piece_rows=50",
-             "predict.batch=16")  # fmt: skip
+    words = (f"strategy={strategy}", FUNCTION, "split=validation",
+             "dataset.validation_examples=20011", "piece_rows=50",
+             "batch=16")  # fmt: skip
     whole, folder = home / f"whole_{strategy}", home / f"killed_{strategy}"
     assert Command(home, f"to={whole}", *words).end() == errors.OK
     chosen, hurt = random.Random(KILLS), 0
@@ -315,7 +315,7 @@ def test_killed_it_goes_on_to_the_same_bytes(home: Path, strategy: str) -> None:
 
 @pytest.mark.faults
 def test_two_commands_at_once_share_the_work(home: Path) -> None:
-    words = ("dataset.validation_examples=5003", "predict.piece_rows=20", "predict.batch=16",
+    words = ("dataset.validation_examples=5003", "piece_rows=20", "batch=16",
              "strategy=one_device")  # fmt: skip
     assert Command(home, "to=alone", *words).end() == errors.OK
     commands = [Command(home, "to=both", f"shard={k}/2", *words) for k in range(2)]

@@ -91,8 +91,9 @@ def test_of_a_run_that_is_tracked_and_resumed(
         ([], 2, "error: tracking.uri=http://me:***@127.0.0.1:9: "
          "it is a secret, which the run folder does not hold; accepted: the value, given anew; "
          "hint: DTRAIN_SECRET_TRACKING_URI=VALUE in front of the command"),
-        (["--uri", f"http://me:{ADDRESS}@127.0.0.1:9"], 1, "could not be shipped: API request to"),
-        (["--uri", f"sqlite:///{tmp_path}/outputs/mlflow.db"], 0, "shipped to sqlite:///"),
+        ([f"tracking.uri=http://me:{ADDRESS}@127.0.0.1:9"], 1,
+         "could not be shipped: API request to"),
+        ([f"tracking.uri=sqlite:///{tmp_path}/outputs/mlflow.db"], 0, "shipped to sqlite:///"),
     ):  # fmt: skip
         monkeypatch.setattr("sys.argv", ["sync", str(path), *arguments])
         capfd.readouterr()

@@ -133,14 +133,14 @@ def test_a_run_is_used_by_the_commands(
         name: on_torch(name, folder, *words)
         for name, words in {
             "evaluate": ["checkpoint=latest"],
-            "predict": ["checkpoint=latest", "predict.format=npy"],
-            "export": ["checkpoint=latest", "to=pt2,safetensors"],
+            "predict": ["checkpoint=latest", "format=npy"],
+            "export": ["checkpoint=latest", "format=pt2,safetensors"],
         }.items()
     }
     assert not any(each.code for each in done.values()), [each.output for each in done.values()]
     loss = done["evaluate"].result["metrics"]["loss"]
     assert loss == pytest.approx(run.points("val_loss")[12], abs=1e-6)
-    refused = on_torch("export", folder, "to=savedmodel")
+    refused = on_torch("export", folder, "format=savedmodel")
     assert "is no format of plain modules of PyTorch's; accepted: onnx, pt2" in refused.output
     [export] = Path(folder).glob("exports/*/12")
     weights = [run.rundir.state, export / "model.safetensors", run.rundir.journal]

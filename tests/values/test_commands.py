@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dtrain.__main__ import COMMANDS
 from dtrain.config import check, schema
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
+from dtrain.host import commands
 from tests.sampled import thinned
 from tests.test_schema import node
 
@@ -181,7 +181,7 @@ def _commands() -> list[list[str]]:
     for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
         words = shlex.split(line, comments=True)
         other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
-        trains = words[:1] and words[0] not in COMMANDS and "HOST:PORT" not in line
+        trains = words[:1] and words[0] not in commands.names() and "HOST:PORT" not in line
         ours = trains and all(map(_is_ours, words))
         if ours and not any(word.startswith(other) for word in words):
             found[line] = words

@@ -121,6 +121,7 @@ REGISTERED = matching(
 )  # fmt: skip
 Store = Annotated[str, STORE]
 Registered = Annotated[str, REGISTERED]
+Alias = Annotated[str, ALIAS]
 Trace = Annotated[list[Annotated[int, within(0, MANY)]], items(2, 2), AfterValidator(_steps)]
 Checkpoint = Annotated[Plain, Form("best, latest, all, or a step", _checkpoint, "latest")]
 Prefix = Annotated[str, Form("a word that names the points", _prefix, "test")]

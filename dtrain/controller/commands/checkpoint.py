@@ -1,7 +1,9 @@
-"""``python -m dtrain checkpoint PATH``: list the checkpoints of a run, and whether they are sound.
+"""``python -m dtrain checkpoint RUN``: list and verify the checkpoints of a run.
 
-PATH is a run folder, its ``checkpoints``, or one checkpoint. Every file is read and verified.
-Exit codes: 0 all is sound, 1 something is damaged or nothing sound is there, 2 wrong usage.
+Every file is read. Exit codes: 0 all checkpoints are intact, 1 a checkpoint is damaged or none is
+intact, 2 wrong usage.
+
+    python -m dtrain checkpoint latest
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ import time
 from pathlib import Path
 
 from dtrain import errors
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
+from dtrain.controller.registry import Target, command
 from dtrain.errors import CheckpointError, DamagedFile, printable, refuse
 from dtrain.files import reading
 from dtrain.files.fields import Json
@@ -98,7 +99,7 @@ def show(path: Path) -> int:
     """
     whole = path.absolute()
     for folder in (whole, whole.parent, whole.parent.parent):
-        check_format(folder, "PATH")
+        check_format(folder, "RUN")
     if (path / "checkpoints").is_dir() or (path / "config.yaml").is_file():
         return _list(path / "checkpoints", None)
     name = path.resolve().name
@@ -109,25 +110,13 @@ def show(path: Path) -> int:
     ):
         return _list(path, None)
     problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
-    refuse("PATH", problem, path, accepted="a run folder, its checkpoints folder, or one of these",
+    refuse("RUN", problem, path, accepted="a run folder, its checkpoints folder, or one of these",
            hint="python -m dtrain checkpoint outputs/DATE/TIME_NAME")  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    parser = Parser(
-        prog="python -m dtrain checkpoint",
-        description="List and verify the checkpoints of a run.",
-        epilog="Every file is read. Exit codes: 0 all checkpoints are intact, 1 a checkpoint is "
-        "damaged or none is intact, 2 wrong usage.",
-    )
-    parser.add_argument(
-        "path", metavar="PATH", type=Path,
-        help="a run folder, its folder checkpoints, or one checkpoint",
-    )  # fmt: skip
-    given = parser.parse_args(arguments)
-    return boundary.answered(lambda: show(given.path), given.path)
+@command(
+    Target("RUN", "a run folder, its folder checkpoints, or one of these; latest: the newest run")
+)
+def main(path: str, options: object) -> int:
+    """List the checkpoints of a run, or one, and return the exit code."""
+    return show(Path(path))

@@ -1,27 +1,31 @@
-"""``python -m dtrain data``: what a dataset gives, without training.
+"""``python -m dtrain data KEY=VALUE ...``: show a dataset: structure, classes, examples, speed.
 
-Exit codes: 0 done, 1 the dataset's own code or a disk failed, 2 wrong usage, or data that cannot be
-read.
+Nothing is trained: it shows the number of examples, their order and structure, classes, the first
+examples, the reading speed. Exit codes: 0 done, 1 the dataset's own code or a disk failed, 2 wrong
+usage, or data that cannot be read.
+
+    python -m dtrain data dataset=csv dataset.path=FILE.csv dataset.target=COLUMN examples=5
+    python -m dtrain data resume=RUN images=FILE.png
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dtrain import errors
 from dtrain.config import targets
 from dtrain.config.check import settle
+from dtrain.config.fields import Options, within
+from dtrain.config.fields import Path as PathText
 from dtrain.config.node import to_plain
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import plan, sizes
+from dtrain.controller.registry import command
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.terminal.progress import Activity
 from dtrain.controller.validate import check_address
@@ -31,41 +35,20 @@ from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
 
-_MOST = 1000  # examples that are shown
 
+class Show(Options):
+    """The words of the command."""
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m dtrain data", allow_abbrev=False,
-        description="Show a dataset without training: number of examples, order, structure, "
-        "classes, first examples, reading speed.",
-        epilog="Use the overrides of a training. resume=RUN_DIR shows the data of a run.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--examples", type=_count, default=3, metavar="N", help="show the first N examples; 3"
-    )
-    parser.add_argument(
-        "--images", type=Path, metavar="FILE.png", help="write the first 64 images, with their "
-        "classes, and after augmentation",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-speed", dest="measure", action="store_false",
-        help="do not measure the reading speed, which takes up to 5 s",
-    )  # fmt: skip
-    parser.add_argument(
-        "--check", action="store_true", help="read all examples; without, for up to 10 s"
-    )
-    parser.add_argument(
-        "--layers", action="store_true", help="show what each layer of the model takes and gives"
-    )
-    parser.add_overrides("those of a training")
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {_MOST}")
-    return int(text)
+    examples: Annotated[int, within(0, 1000)] = 3
+    """So many of the first examples are shown."""
+    images: PathText | None = None
+    """PNG file to write: the first 64 images, with their classes, and after augmentation."""
+    speed: bool = True
+    """Measure the reading speed, which takes up to 5 s."""
+    check: bool = False
+    """Read all examples; without, for up to 10 s."""
+    layers: bool = False
+    """Show what each layer of the model takes and gives."""
 
 
 class Data(cli.OneConfiguration):
@@ -77,7 +60,7 @@ class Data(cli.OneConfiguration):
 
     name = "data"
 
-    def __init__(self, given: argparse.Namespace):
+    def __init__(self, given: Show):
         self._given = given
         self._activity = Activity()
         self._pictures: Json | None = None
@@ -93,8 +76,8 @@ class Data(cli.OneConfiguration):
             here = dataclasses.replace(here, gpus=config.hardware.devices or max(1, here.gpus))
         asked = {
             "examples": given.examples,
-            "images": given.images,
-            "measure": given.measure,
+            "images": given.images and Path(given.images),
+            "measure": given.speed,
             "check": given.check,
             "layers": given.layers,
         }
@@ -108,7 +91,7 @@ class Data(cli.OneConfiguration):
             activity.begin(frameworks.of(environment).importing)
             ask("data", to_plain(config), cluster, asked, self._hear, activity.continues)
             if self._pictures is not None:
-                self._draw(given.images, self._pictures)
+                self._draw(Path(str(given.images)), self._pictures)
         finally:
             activity.end()
         return errors.OK
@@ -151,19 +134,12 @@ def _check(path: Path | None) -> None:
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     if problem is not None:
-        refuse("--images", problem, path, hint="--images FILE.png in a folder that is there")
+        refuse("images", problem, path, accepted="a PNG file in a folder that is there",
+               hint="images=FILE.png")  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    given = _parser().parse_intermixed_args(arguments)
-
-    def look() -> int:
-        _check(given.images)
-        return cli.composed(boundary.words(given), Data(given))
-
-    return boundary.answered(look, given.images or "data")
+@command(None, Show, overrides=())
+def main(options: Show, overrides: list[str]) -> int:
+    """Show the data of a configuration, and return the exit code."""
+    _check(None if options.images is None else Path(options.images))
+    return cli.composed(overrides, Data(options))

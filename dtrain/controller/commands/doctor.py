@@ -1,6 +1,9 @@
-"""``python -m dtrain doctor``: versions, devices, the network between hosts, where results go.
+"""``python -m dtrain doctor KEY=VALUE ...``: show this machine and what would start where.
 
-Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
+It shows versions, devices, the cluster, the network between hosts, where results go. Nothing is
+started. Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
+
+    python -m dtrain doctor strategy=multiworker launcher=ssh launcher.hosts=[a,b]
 """
 
 from __future__ import annotations
@@ -16,10 +19,9 @@ from dtrain import errors
 from dtrain.config.check import settle
 from dtrain.config.tree import Config
 from dtrain.controller import cli
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import external
 from dtrain.controller.plan import Plan
+from dtrain.controller.registry import command
 from dtrain.controller.resources import devices
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check, check_address
@@ -141,20 +143,9 @@ class Doctor(cli.OneConfiguration):
         return {"output_dir": far or str(output_dir), "tracking": address or "none"}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    parser = Parser(
-        prog="python -m dtrain doctor", allow_abbrev=False,
-        description="Show versions, devices, the cluster, the network between hosts, where results "
-        "go, and what would be started where. Nothing is started.",
-        epilog="Exit codes: 0 a run would start, 2 it would be rejected.",
-    )  # fmt: skip
-    parser.add_overrides("those of a training")
-    given = parser.parse_intermixed_args(arguments)
+@command(overrides=())
+def main(options: object, overrides: list[str]) -> int:
+    """Show what a run of a configuration would need, and return the exit code."""
     doctor = Doctor()
     doctor.begin()
-    return boundary.answered(lambda: cli.composed(boundary.words(given), doctor), "doctor")
+    return cli.composed(overrides, doctor)

@@ -1,6 +1,11 @@
-"""``python -m dtrain evaluate RUN``: evaluate checkpoints of a run, on any strategy.
+"""``python -m dtrain evaluate RUN``: evaluate checkpoints of a run, also on other data.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command goes on.
+Each example counts once, on any number of replicas. The data is the validation data of the run, or
+that of dataset.path. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same
+command goes on.
+
+    python -m dtrain evaluate latest by=label
+    python -m dtrain evaluate RUN checkpoint=all dataset.path=FILE strategy=mirrored
 """
 
 from __future__ import annotations
@@ -9,10 +14,11 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from dtrain.config.schema import running
 from dtrain.config.tree import Config
 from dtrain.controller import shipping
-from dtrain.controller.commands import of_run
-from dtrain.controller.derived import Derived, DerivedJob
+from dtrain.controller.derived import Derived, DerivedJob, start, wait_for_first
+from dtrain.controller.registry import RUN, command
 from dtrain.controller.terminal import report
 from dtrain.files import writing
 from dtrain.files.fields import Json
@@ -62,7 +68,6 @@ class Evaluate(Derived):
 
     name = "evaluate"
     folder = "evaluations"
-    short_words = ("by", "prefix", "follow")
     kind = EvaluateJob
 
     def __init__(self, run: str):
@@ -85,27 +90,12 @@ class Evaluate(Derived):
             self._ending.enter_context(followed.alone(self.name))
             config.launcher = config.launcher.replaced(stall_timeout=None)  # it waits for the run
             if not config.dry_run:
-                of_run.wait_for_first(followed)
+                wait_for_first(followed)
         for path in checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode):
             checkpoint.check_weights(path, action["weights"])
 
 
-_PARSER = of_run.parser(
-    "evaluate",
-    "Evaluate checkpoints of a run on its validation data, or on other data, each example once on "
-    "any number of replicas.",
-    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, follow=true for each "
-    "checkpoint as the run saves it, until it ends, "
-    "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the metrics (test), "
-    "and overrides of strategy, hardware, launcher, dataset, trainer: "
-    "dataset.path=FILE evaluates other data.",
-)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    return of_run.start(*of_run.parsed(_PARSER, arguments), Evaluate)
+@command(RUN, running.Evaluate, overrides=(), writes=True)
+def main(run: str, options: object, overrides: list[str]) -> int:
+    """Evaluate checkpoints of a run, and return the exit code."""
+    return start(run, overrides, Evaluate)

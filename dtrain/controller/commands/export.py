@@ -1,26 +1,32 @@
-"""``python -m dtrain export RUN to=FORMAT,...``: write a model down, and compare what it computes.
+"""``python -m dtrain export RUN format=FORMAT,...``: write the model of a run in other formats.
 
-Exit codes: 0 all formats are exported, 1 one could not be written or differs from Keras and is not
-kept, 2 wrong usage.
+Each format is compared with the model on examples of the run's data; one that deviates is not kept.
+Exit codes: 0 all formats are exported, 1 one could not be written or deviates, 2 wrong usage.
+
+    python -m dtrain export latest
+    python -m dtrain export RUN format=savedmodel,onnx checkpoint=latest to=FOLDER
+    python -m dtrain export RUN follow=true
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from dtrain import errors
-from dtrain.config import suggest
 from dtrain.config.check import settle
+from dtrain.config.fields import FileName, Form, Options, Plain
+from dtrain.config.fields import Path as PathText
+from dtrain.config.schema.running import Checkpoint
 from dtrain.config.tree import Config
 from dtrain.controller import cli, exporting
-from dtrain.controller.commands import boundary, of_run
-from dtrain.controller.derived import OfModel
+from dtrain.controller.derived import OfModel, wait_for_first
+from dtrain.controller.registry import RUN, command
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import UsageError, nearest, printable, refuse
+from dtrain.errors import UsageError, printable
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
@@ -28,46 +34,57 @@ from dtrain.run.folder import short
 from dtrain.run.follow import LOOK, Followed
 
 
+def _format(value: Plain) -> str | None:
+    return None if value in FORMATS else "is no format"
+
+
+_Format = Annotated[str, Form(", ".join(FORMATS), _format, "savedmodel")]
+
+
+class Words(Options):
+    """The words of the command."""
+
+    format: list[_Format] | None = None
+    """Formats, with commas between; null: savedmodel, of a plain module pt2."""
+    checkpoint: Checkpoint | None = None
+    """Best, latest, all or a step; null: the best, or the latest if none is known."""
+    weights: Literal["raw", "ema"] = "raw"
+    """raw: the trained weights; ema: the optimizer's moving averages."""
+    name: FileName | None = None
+    """Name of the model; null: that of the run."""
+    to: PathText | None = None
+    """Folder in which the model gets one of its own; null: RUN/exports."""
+    follow: bool = False
+    """Each checkpoint as it is saved, until the run ends."""
+
+
 class Export(OfModel):
-    """Exports a model of a run."""
+    """Exports a model of a run.
+
+    Args:
+        run: a run folder, or one of its checkpoints.
+        options: of the command.
+    """
 
     name = "export"
-    words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None,
-             "follow": "false"}  # fmt: skip
 
-    def check(self) -> None:
-        """Check the formats, and whether the run is followed.
-
-        Raises:
-            UsageError: one is not known.
-        """
-        follow = self._words["follow"]
-        if follow not in ("true", "false"):
-            refuse("follow", "is neither", follow, accepted="true or false", typed="follow=true")
-        to = self._words["to"]
-        names = [] if to is None else [part.strip() for part in to.strip("[]").split(",")]
-        self._formats = list(dict.fromkeys(names))
-        if unknown := [name for name in names if name not in FORMATS]:
-            name, near = unknown[0], nearest(unknown[0], FORMATS)
-            advice: Mapping[str, str | None] = suggest.corrected("to", name) or {
-                "typed": near and f"to={near}", "hint": "to=FORMAT"
-            }  # fmt: skip
-            refuse("to", "is no format", name,
-                   accepted=f"{', '.join(FORMATS)}, with commas between", **advice)  # fmt: skip
+    def __init__(self, run: str, options: Words):
+        super().__init__(run, options.checkpoint, options.weights)
+        self._options = options
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
-        config, weights = settle(node), str(self._words["weights"])
-        folder = Path(self._words["folder"] or self.rundir.path / "exports").absolute()
-        place = folder / exporting.name_of(self.rundir, weights, self._words["name"])
+        config, options = settle(node), self._options
+        folder = Path(options.to or self.rundir.path / "exports").absolute()
+        place = folder / exporting.name_of(self.rundir, options.weights, options.name)
         activity, trained = Activity(), config.hardware.precision
         is_module = exporting.backend_of(self.rundir) == "torch"
         origin = "the module" if is_module else "Keras"
-        code, follow = errors.OK, self._words["follow"] == "true"
+        code, follow = errors.OK, options.follow
         for word in self._followed(config) if follow else [self.checkpoint]:
             try:
                 for made in exporting.export(
-                    config, self.rundir, self._formats, weights, word, place,
+                    config, self.rundir, options.format or (), options.weights, word, place,
                     activity.begin, activity.continues, gives_way=follow,
                 ):  # fmt: skip
                     activity.end()
@@ -90,7 +107,7 @@ class Export(OfModel):
         """Yield the step of each checkpoint that is meant, as the run saves it, until it ends."""
         followed = Followed(self.rundir, self.checkpoint, config.objective_mode)
         with followed.alone(self.name):
-            of_run.wait_for_first(followed)
+            wait_for_first(followed)
             for path in followed.pending():
                 if path is None:
                     time.sleep(LOOK)
@@ -134,22 +151,7 @@ def _shown(tensors: list[Tensor]) -> str:
     )
 
 
-_PARSER = of_run.parser(
-    "export",
-    "Export the model of a run to other formats, and compare each with Keras on examples of the "
-    "run's data. A format that deviates is not kept.",
-    f"to={','.join(FORMATS)} (savedmodel; of a plain module pt2), "
-    "checkpoint=best|latest|all|STEP (the best), weights=raw|ema (raw), name=NAME of the model "
-    "(that of the run), folder=FOLDER (RUN/exports), follow=true for each new one until the run "
-    "ends; and overrides of the dataset, if its files have moved.",
-)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    run, given = of_run.parsed(_PARSER, arguments)
-    return boundary.answered(lambda: cli.composed(given, Export(run)), run)
+@command(RUN, Words, overrides=("dataset",), writes=True)
+def main(run: str, options: Words, overrides: list[str]) -> int:
+    """Export the model of a run, and return the exit code."""
+    return cli.composed(overrides, Export(run, options))

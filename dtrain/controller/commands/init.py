@@ -1,6 +1,8 @@
-"""``python -m dtrain init``: a project that trains, in a new folder.
+"""``python -m dtrain init DIR``: write a project that trains: model, data, experiment, test.
 
 Exit codes: 0 it was written, 2 wrong usage, or the folder is not empty.
+
+    python -m dtrain init mine
 """
 
 from __future__ import annotations
@@ -11,8 +13,7 @@ import shlex
 from pathlib import Path
 
 from dtrain import errors
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
+from dtrain.controller.registry import Target, command
 from dtrain.errors import refuse
 from dtrain.files import writing
 
@@ -53,16 +54,7 @@ def _points() -> str:
     return "\n".join(["x,y,kind", *rows, ""])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    parser = Parser(
-        prog="python -m dtrain init", allow_abbrev=False,
-        description="Write a project that trains: a model, a table, an experiment, a test.",
-    )  # fmt: skip
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is empty or new")
-    folder = parser.parse_args(arguments).folder
-    return boundary.answered(lambda: write(folder), folder)
+@command(Target("DIR", "a folder that is empty or new", is_run=False))
+def main(folder: str, options: object) -> int:
+    """Write a project, and return the exit code."""
+    return write(Path(folder))

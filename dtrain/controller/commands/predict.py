@@ -1,6 +1,11 @@
-"""``python -m dtrain predict RUN``: predict rows with a checkpoint of a run, on any strategy.
+"""``python -m dtrain predict RUN``: predict rows with a checkpoint of a run.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command goes on.
+Rows are predicted in pieces, by any number of workers. To resume a command that was stopped or
+killed, type it again. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command
+goes on.
+
+    python -m dtrain predict latest dataset.path=FILE format=csv to=FOLDER
+    python -m dtrain predict RUN workers=4 function=argmax 'include=[inputs,labels]'
 """
 
 from __future__ import annotations
@@ -16,10 +21,10 @@ from dtrain.config.node import Node
 from dtrain.config.schema.launchers import Launcher
 from dtrain.config.schema.running import Predict as Options
 from dtrain.config.tree import Config
-from dtrain.controller.commands import of_run
-from dtrain.controller.derived import Derived, DerivedJob
+from dtrain.controller.derived import Derived, DerivedJob, start
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
+from dtrain.controller.registry import RUN, command
 from dtrain.controller.resources.devices import Machine, check_workers
 from dtrain.controller.result import last
 from dtrain.errors import refuse
@@ -94,8 +99,6 @@ class Predict(Derived):
 
     name = "predict"
     folder = "predictions/jobs"
-    words = ("checkpoint", "weights", "to", "workers", "shard")
-    short_words = ("format", "split", "function", "include")
     kind = PredictJob
 
     def needs_labels(self, config: Config) -> bool:
@@ -147,21 +150,7 @@ class Predict(Derived):
         return self.rundir.path / "predictions" / name
 
 
-_PARSER = of_run.parser(
-    "predict",
-    "Predict rows with a checkpoint of a run, in pieces, with any number of workers. To resume a "
-    "command that was stopped or killed, type it again.",
-    "checkpoint=best|latest|STEP (the best by default), weights=raw|ema, to=FOLDER, workers=N, "
-    "shard=K/N, predict.split=train|validation, predict.function=argmax|top_k, "
-    "'predict.include=[inputs,labels]', predict.format=parquet|npy|jsonl|csv, and overrides of "
-    "dataset, strategy, hardware, launcher.",
-)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    return of_run.start(*of_run.parsed(_PARSER, arguments), Predict)
+@command(RUN, Options, overrides=(), writes=True)
+def main(run: str, options: object, overrides: list[str]) -> int:
+    """Predict rows, and return the exit code."""
+    return start(run, overrides, Predict)

@@ -1,26 +1,30 @@
-"""``python -m dtrain promote RUN name=NAME alias=ALIAS``: let an alias name the model of a run.
+"""``python -m dtrain promote RUN alias=ALIAS``: move an alias to the model of a run.
 
-The checkpoint is exported and compared with Keras, logged, and made a version of the registered
-model, each where that was not done before. The alias moves only where the condition holds.
+The checkpoint is exported and compared with Keras, logged to MLflow, and made a version of the
+registered model, each where that was not done before. The alias moves only where the condition
+holds. Exit codes: 0 the alias names the model, 1 the condition does not hold or it could not be
+done, 2 wrong usage.
 
-Exit codes: 0 the alias names the model, 1 the condition does not hold or it could not be done, 2
-wrong usage.
+    python -m dtrain promote RUN alias=champion name=digits 'if=val_accuracy>=@champion'
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from dtrain import errors
 from dtrain.config import tree
 from dtrain.config.check import settle
-from dtrain.config.schema.running import ALIAS, REGISTERED
+from dtrain.config.fields import Line, Options
+from dtrain.config.schema.running import ALIAS, Alias, Checkpoint, Registered
 from dtrain.config.tree import Config
 from dtrain.controller import cli, logging_models, shipping
-from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
+from dtrain.controller.registry import RUN, command
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.run import checkpoint, registry, schemas
@@ -34,50 +38,60 @@ from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
 
 
+class Words(Options):
+    """The words of the command."""
+
+    alias: Alias | None = None
+    """Alias that is to name the model."""
+    name: Registered | None = None
+    """Registered model; null: that of tracking.register."""
+    if_: Line | None = Field(None, alias="if")
+    """Condition: METRIC, one of >= <= == > <, and a number or @ALIAS; several with and."""
+    checkpoint: Checkpoint | None = None
+    """Best, latest or a step; null: the best, or the latest if none is known."""
+    weights: Literal["raw", "ema"] = "raw"
+    """raw: the trained weights; ema: the optimizer's moving averages."""
+    uri: Line | None = Field(None, alias="tracking.uri")
+    """Tracking store; null: the run's own."""
+
+
 class Promote(OfModel):
     """Promotes the model of a run.
 
     Args:
         run: a run folder, or one of its checkpoints.
-        to: tracking URI, instead of the run's own.
+        options: of the command.
     """
 
     name = "promote"
-    words = {"name": None, "alias": None, "if": "", "checkpoint": None, "weights": "raw"}
 
-    def __init__(self, run: str, to: str | None):
-        super().__init__(run)
-        self._to = to
+    def __init__(self, run: str, options: Words):
+        super().__init__(run, options.checkpoint, options.weights)
+        self._options, self._condition = options, options.if_ or ""
 
-    def check(self) -> None:
-        """Check the condition, and the names that are given."""
-        conditions.parse(self._words["if"] or "")
-        for word, form in (("name", REGISTERED), ("alias", ALIAS)):
-            value = self._words[word]
-            problem = None if value is None else form.why_not(value)
-            if problem is not None:
-                refuse(word, problem, value, accepted=form.accepted.removeprefix("null, or "),
-                       typed=f"{word}={form.example}")  # fmt: skip
-        if self._words["alias"] is None:
+    def check_run(self, has_checkpoint: bool) -> None:
+        """Refuse what is no run, a sweep, a condition that is none, and no alias."""
+        conditions.parse(self._condition)
+        if self._options.alias is None:
             refuse("alias", "is what is to name the model", "(none)", accepted=ALIAS.accepted,
                    typed="alias=champion")  # fmt: skip
         if (self.rundir.path / "sweep.json").is_file():
             refuse("RUN", "is a sweep, and a model is of one job", self._run,
                    hint=f"python -m dtrain promote {short(self.rundir.path / '0')} "
                    "alias=...")  # fmt: skip
+        super().check_run(has_checkpoint)
 
     def job(self, node: Any) -> int:
         """Export, log, register and promote, and return the exit code."""
         config, rundir = settle(node), self.rundir
         self._check_recorded()
-        config_of_store = shipping.configured(rundir, rundir.path, self._to)
+        config_of_store = shipping.configured(rundir, rundir.path, self._options.uri)
         tracker = make_tracker(config_of_store)
         if not tracker.keeps_models:
             raise self._unrecorded(type(tracker).__name__, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
-        weights = str(self._words["weights"])
-        condition = conditions.parse(self._words["if"] or "")
+        weights, condition = self.weights, conditions.parse(self._condition)
         path = checkpoint.only(rundir.checkpoints, word, config.objective_mode)
         conditions.check_metrics(condition, _known(rundir, path, weights))
         activity = Activity()
@@ -90,7 +104,7 @@ class Promote(OfModel):
         print(f"model: {printable(short(rundir.path / model['path']))}", flush=True)
         promotion: Promotion = {
             "digest": model["digest"], "weights": weights, "name": name,
-            "alias": str(self._words["alias"]), "condition": self._words["if"] or "",
+            "alias": str(self._options.alias), "condition": self._condition,
         }  # fmt: skip
         print(printable(_promoted(tracker, config_of_store, rundir, promotion)), flush=True)
         return errors.OK
@@ -100,7 +114,7 @@ class Promote(OfModel):
         config = tree.read(self.rundir.config)
         tracked = schemas.glance(self.rundir.tracking, schemas.Shipped) or {}
         nowhere = isinstance(make_tracker(config), NoTracker) and "run_id" not in tracked
-        if nowhere and self._to is None:
+        if nowhere and self._options.uri is None:
             raise self._unrecorded("none", "the run is recorded nowhere")
 
     def _unrecorded(self, value: str, problem: str) -> UsageError:
@@ -109,7 +123,7 @@ class Promote(OfModel):
                           typed=command)  # fmt: skip
 
     def _name(self, config: Config) -> str:
-        name = self._words["name"] or logging_models.registered(config)
+        name = self._options.name or logging_models.registered(config)
         if not name:
             refuse("name", "is what the model is registered as", "(none)", accepted="a name",
                    hint="name=digits, or tracking.register=digits of the run")  # fmt: skip
@@ -176,24 +190,7 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
         os.close(lock)
 
 
-_PARSER = of_run.parser(
-    "promote",
-    "Move an alias of a registered model to the model of a run. The model is exported, compared "
-    "with Keras, logged to MLflow and registered first, if necessary.",
-    "name=NAME of the registered model (that of tracking.register), alias=ALIAS, "
-    "'if=val_accuracy>=@champion' (METRIC, >= <= == > or <, and @ALIAS or a number; several with "
-    "'and'), checkpoint=best|latest|STEP (the best), weights=raw|ema (raw); and overrides "
-    "of the dataset, if its files have moved.",
-)
-_PARSER.add_argument("--uri", help="tracking URI, instead of the run's own")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    to = _PARSER.parse_intermixed_args(arguments).uri
-    run, given = of_run.parsed(_PARSER, arguments)
-    return boundary.answered(lambda: cli.composed(given, Promote(run, to)), run)
+@command(RUN, Words, overrides=("dataset",), writes=True)
+def main(run: str, options: Words, overrides: list[str]) -> int:
+    """Promote the model of a run, and return the exit code."""
+    return cli.composed(overrides, Promote(run, options))

@@ -1,6 +1,10 @@
-"""``python -m dtrain replay RUN``: make a run again with its own code, and compare the numbers.
+"""``python -m dtrain replay RUN``: repeat a run with the code that it used, and compare results.
 
-Exit codes: 0 same bits, 1 others or a failure, 2 wrong usage, 75 stopped.
+The code of the run (commit, changes, untracked files) is checked out in a worktree of git, the run
+is repeated there, the results are compared bit by bit, the worktree is removed. Exit codes: 0 same
+bits, 1 others or a failure, 2 wrong usage, 75 stopped.
+
+    python -m dtrain replay latest
 """
 
 from __future__ import annotations
@@ -29,8 +33,7 @@ from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
 from dtrain.controller import code_recorder, folders, resume
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
+from dtrain.controller.registry import RUN, command
 from dtrain.controller.supervisor import Signals
 from dtrain.errors import UsageError, printable, refuse
 from dtrain.files import writing
@@ -42,17 +45,6 @@ from dtrain.run.folder import RunDir, short
 #: Keys of where a run goes and of what it continues from, which the replay has of its own.
 _OWN = ("output_dir", "hydra", "tracking", "resume", "fork", "sweep", "dry_run", "action")
 _EXAMPLE = "python -m dtrain replay outputs/DATE/TIME_NAME"
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="python -m dtrain replay", allow_abbrev=False,
-        description="Check out the code of a run (commit, changes, untracked files) in a worktree "
-        "of git, repeat the run there, compare the results bit by bit, remove the worktree.",
-        epilog="Exit codes: 0 same bits, 1 others or a failure, 2 wrong usage, 75 stopped.",
-    )  # fmt: skip
-    parser.add_argument("run", metavar="RUN", help="a run folder")
-    return parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,11 +304,7 @@ def _say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    typed = _parser().parse_args(arguments).run
-    return boundary.answered(lambda: replay(read(typed)), typed)
+@command(RUN)
+def main(run: str, options: object) -> int:
+    """Repeat a run, and return the exit code."""
+    return replay(read(run))

@@ -1,7 +1,11 @@
-"""``python -m dtrain serve RUN|models:/NAME@ALIAS|FOLDER``: answer requests with a model.
+"""``python -m dtrain serve MODEL``: serve a model over HTTP, and newer versions as they appear.
 
-Exit codes: 0 it was asked to stop and has answered what was there, 1 the model cannot be served,
-2 wrong usage.
+It speaks the Open Inference Protocol V2 and MLflow's /invocations; the variable DTRAIN_SERVE_TOKEN
+sets a token for requests. Exit codes: 0 it was asked to stop and has answered what was there, 1 the
+model cannot be served, 2 wrong usage.
+
+    python -m dtrain serve latest follow=true
+    python -m dtrain serve models:/digits@champion port=8000
 """
 
 from __future__ import annotations
@@ -20,16 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import ValidationError
-
 from dtrain import errors
 from dtrain.config.check import settle
 from dtrain.controller import cli, exporting, folders
-from dtrain.controller.commands import boundary, of_run
-from dtrain.controller.commands.export import Export
-from dtrain.controller.derived import own_words
+from dtrain.controller.derived import OfModel, wait_for_first
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ModelProcess
+from dtrain.controller.registry import Target, command
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files import writing
@@ -43,9 +44,6 @@ from dtrain.tracking.mlflow.store import SCHEME, Registered
 
 #: The variable with the token that requests bring; empty: requests need none.
 TOKEN = "DTRAIN_SERVE_TOKEN"
-#: What is typed, in order.
-WORDS = tuple(field.alias or name for name, field in Options.model_fields.items())
-_STORE = "tracking.uri"
 
 
 class _Command:
@@ -87,7 +85,7 @@ class _Command:
             key: of the first one in it.
         """
         name = folders.check_name(self.options.name or name)
-        self.options.name = name
+        self.options = self.options.model_copy(update={"name": name})
         follow = source if self.options.follow else None
         try:
             version = source.fetch(key)
@@ -123,7 +121,7 @@ class _Command:
         return [*lines, "Ctrl-C ends it"]
 
 
-class _Run(Export):
+class _Run(OfModel):
     """Serves checkpoints of a run: a source of versions, each of which it exports.
 
     Args:
@@ -131,10 +129,11 @@ class _Run(Export):
         command: serves them.
     """
 
+    name = "serve"
+
     def __init__(self, run: str, command: _Command):
-        super().__init__(run)
-        self._command, options = command, command.options
-        self._words.update(weights=options.weights, checkpoint=options.checkpoint)
+        super().__init__(run, command.options.checkpoint, command.options.weights)
+        self._command = command
 
     def job(self, node: Any) -> int:
         """Export the checkpoint and serve it, and return the exit code."""
@@ -144,7 +143,7 @@ class _Run(Export):
         self._model = exporting.name_of(self.rundir, command.options.weights)
         if follow and word != "all":
             self._checkpoints = Followed(self.rundir, word, mode)
-            key = of_run.wait_for_first(self._checkpoints, command.waiting)
+            key = wait_for_first(self._checkpoints, command.waiting)
             return command.run(self._model, self, key)
         path = checkpoint.only(self.rundir.checkpoints, word, mode)
         return command.run(self._model, self, str(checkpoint.step_of(path)))
@@ -190,38 +189,27 @@ def _listening(given: str, options: Options) -> socket.socket:
                          typed="host=127.0.0.1") from None  # fmt: skip
 
 
-def _options(values: dict[str, str]) -> Options:
-    """Return the options of a command line.
-
-    Raises:
-        UsageError: a value cannot be.
-    """
-    try:
-        return Options.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        word, problem = str(first["loc"][0]), f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-        default = f"{word}={str(Options.model_fields[word].default).lower()}"
-        raise UsageError(word, problem, values[word], typed=default) from None
-
-
-def _serve(given: str, rest: list[str], own: Path) -> int:
+def _serve(given: str, options: Options, overrides: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
     if not is_model and not path.is_dir():
         refuse("MODEL", "is no run folder, no model of a registry and no export", path,
                accepted="a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a "
                "model.pt2", hint="python -m dtrain serve outputs/DATE/TIME_NAME")  # fmt: skip
     is_run = not is_model and Folder(path).newest() is None
-    foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else [_STORE])]
-    words = [word for word in WORDS if word not in foreign]
-    values, others = own_words("serve", rest, words, "dataset" if is_run else "")
-    options = _options(values)
+    foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else ["uri"])]
+    for name in options.model_fields_set.intersection(foreign):
+        refuse("tracking.uri" if name == "uri" else name, f"is not of what is served, {given}",
+               getattr(options, name), accepted="checkpoint= and weights= of a run, tracking.uri= "
+               "of a model of a registry", hint="the command without it")  # fmt: skip
+    if overrides and not is_run:
+        refuse(overrides[0], "is of the data of a run, and none is served", accepted="a run",
+               hint=f"the command without {overrides[0]}")  # fmt: skip
     with _listening(given, options) as listener:
         command = _Command(given, options, listener, own)
         if is_run:
             run = _Run(given, command)
             forkserver.guess(task_environment(backend=exporting.backend_of(run.rundir)))
-            return cli.composed(others, run)
+            return cli.composed(overrides, run)
         if is_model:
             forkserver.guess(task_environment(hashing="random"))
             model = Registered(given, options.uri)
@@ -401,22 +389,12 @@ class Server:
                 self._process.kill()
 
 
-_PARSER = of_run.parser(
-    "serve",
-    "Serve a model over HTTP: the Open Inference Protocol V2 and MLflow's /invocations. With "
-    "follow=true it switches to newer versions as they appear.",
-    f"{', '.join(f'{word}=' for word in WORDS)}; for a run also overrides of the dataset, if "
-    f"its files have moved. The variable {TOKEN} sets a token for requests.",
-    ("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or the folder of an export"),
-)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: in place of those of the process.
-    """
-    given, rest = of_run.parsed(_PARSER, arguments)
+@command(
+    Target("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or the folder of an "
+           "export; latest: the newest run"),
+    Options, overrides=("dataset",),
+)  # fmt: skip
+def main(model: str, options: Options, overrides: list[str]) -> int:
+    """Serve a model until the end, and return the exit code."""
     with tempfile.TemporaryDirectory(prefix="dtrain-serve-", ignore_cleanup_errors=True) as own:
-        return boundary.answered(lambda: _serve(given, rest, Path(own)), given)
+        return _serve(model, options, overrides, Path(own))

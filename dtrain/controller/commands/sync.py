@@ -1,4 +1,9 @@
-"""``python -m dtrain sync RUN_DIR``: ship a run or a sweep to MLflow, whatever is missing there."""
+"""``python -m dtrain sync RUN``: upload a run or a sweep to MLflow, as far as it is missing there.
+
+Exit codes: 0 all is there, 1 the store cannot be reached, 2 wrong usage.
+
+    python -m dtrain sync outputs/DATE/TIME_NAME tracking.uri=http://localhost:5000
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from dtrain import errors
 from dtrain.config import private, tree
 from dtrain.config.check import settle
+from dtrain.config.fields import Line, Options
 from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
 from dtrain.controller.derived import OfModel
+from dtrain.controller.registry import Target, command
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import NotPromoted, UsageError, printable, refuse
+from dtrain.errors import DtrainError, NotPromoted, UsageError, printable, refuse
 from dtrain.files import reading
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
@@ -45,14 +52,14 @@ def sync(path: str, to: str | None = None) -> str:
     whole = Path(path).absolute()
     if whole.is_dir():
         reading.check_tree(whole)
-        check_format(whole, "RUN_DIR")
+        check_format(whole, "RUN")
     if not remote.push(whole):
         raise ConnectionError("its address does not have all of it")
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
     found = [RunDir(whole)] if sweep is None else jobs_of(whole)
     for rundir in found:
-        check_format(rundir.path, "RUN_DIR")
-        resume.refuse_derived("RUN_DIR", path, folders.read_command(rundir))
+        check_format(rundir.path, "RUN")
+        resume.refuse_derived("RUN", path, folders.read_command(rundir))
     for rundir in found:
         if _lacks_model(rundir):
             # ORDER: before the stores of the runs are looked at: it is a command by itself, and
@@ -64,7 +71,7 @@ def sync(path: str, to: str | None = None) -> str:
         if shipping.is_run(rundir)
     ]
     if not configs:
-        refuse("RUN_DIR", "is not a run folder, with config.yaml and journal.jsonl", path,
+        refuse("RUN", "is not a run folder, with config.yaml and journal.jsonl", path,
                hint="python -m dtrain sync outputs/DATE/TIME_NAME")  # fmt: skip
     tracker = make_tracker(configs[-1][1])
     address = str(tracker.address)
@@ -80,7 +87,7 @@ def sync(path: str, to: str | None = None) -> str:
 
 
 def _ship(config: Config, rundir: RunDir) -> None:
-    lock = folders.lock(rundir, "RUN_DIR")
+    lock = folders.lock(rundir, "RUN")
     try:
         tracker = make_tracker(config)
         passed = ship_folder(tracker, config, rundir)
@@ -120,7 +127,6 @@ class Late(OfModel):
     """Exports the model that a run was to log."""
 
     name = "export"
-    words = {"checkpoint": None, "weights": "raw"}
 
     def job(self, node: Any) -> int:
         """Export it, and return the exit code."""
@@ -137,23 +143,24 @@ class Late(OfModel):
         return errors.OK
 
 
-def main(given: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+class Words(Options):
+    """The words of the command."""
 
-    Args:
-        given: in place of those of the process.
-    """
-    parser = Parser(
-        prog="python -m dtrain sync",
-        description="Upload to MLflow what is missing there of a run or a sweep.",
-    )
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="a run folder, or that of a sweep")
-    parser.add_argument("--uri", help="tracking URI, instead of the run's own")
-    arguments = parser.parse_args(given)
+    uri: Line | None = Field(None, alias="tracking.uri")
+    """Tracking store; null: the run's own."""
+
+
+@command(Target("RUN", "a run folder, or that of a sweep; latest: the newest run"), Words)
+def main(folder: str, options: Words) -> int:
+    """Upload what is missing, and return the exit code."""
     try:
-        address = sync(arguments.run_dir, arguments.uri)
+        address = sync(folder, options.uri)
+    except DtrainError:
+        raise
     except Exception as error:  # whatever a server, a driver or a proxy may raise
-        why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
-        return boundary.report(private.own_error(error) or error, why)
+        if (own := private.own_error(error)) is not None:
+            raise own from None
+        text = f"{folder} could not be shipped: {reason(error)}"
+        raise DtrainError(printable(text)) from error
     print(f"shipped to {address}")
     return errors.OK

@@ -1,6 +1,10 @@
-"""``python -m dtrain ui``: MLflow's server on the embedded store, for this machine alone.
+"""``python -m dtrain ui``: MLflow's UI on the runs of this machine.
 
+The server is MLflow's own, on the embedded store, and answers this machine alone; Ctrl-C stops it.
 Exit codes: 0 the user ended it, 1 the server did not start or died, 2 wrong usage.
+
+    python -m dtrain ui
+    python -m dtrain ui port=5000 output_dir=FOLDER
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
 
 from dtrain import errors
-from dtrain.controller.commands import boundary
-from dtrain.controller.commands.boundary import Parser
+from dtrain.config.fields import Options, within
+from dtrain.config.fields import Path as PathText
+from dtrain.controller.registry import command
 from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.host import pyproject, terminal
 
@@ -83,9 +89,9 @@ def comparison(store: Path, address: str) -> str:
         UsageError: there is no store, or it is damaged.
     """
     if not store.is_file():
-        refuse("--output-dir", "holds no tracking store (mlflow.db)", store.parent,
-               hint="--output-dir FOLDER of tracked runs, or a run with tracking=mlflow, the "
-               "default")  # fmt: skip
+        refuse("output_dir", "holds no tracking store (mlflow.db)", store.parent,
+               accepted="a folder of tracked runs",
+               hint="output_dir=FOLDER, or a run with tracking=mlflow, the default")  # fmt: skip
     place = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
@@ -112,24 +118,20 @@ def _free(port: int) -> int:
             return int(each.getsockname()[1])
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError("--port", f"cannot be used ({reason})", port,
-                         hint="a free port, or no --port") from None  # fmt: skip
+        raise UsageError("port", f"cannot be used ({reason})", port, accepted="a free port",
+                         typed="port=0") from None  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+class Words(Options):
+    """The words of the command."""
 
-    Args:
-        arguments: in place of those of the process.
-    """
-    parser = Parser(
-        prog="python -m dtrain ui",
-        description="Open MLflow's UI for the embedded store, on localhost; stop it with Ctrl-C.",
-    )
-    parser.add_argument("--port", type=int, default=0, help="port; default: a free one")
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path(pyproject.output_dir()),
-        help="folder of mlflow.db; outputs",
-    )  # fmt: skip
-    given = parser.parse_args(arguments)
-    return boundary.answered(lambda: serve(given.output_dir, given.port), given.output_dir)
+    port: Annotated[int, within(0, 65535)] = 0
+    """Port of the server; 0: a free one."""
+    output_dir: PathText | None = None
+    """Folder of mlflow.db; null: that of runs, outputs."""
+
+
+@command(None, Words)
+def main(options: Words) -> int:
+    """Serve the UI, and return the exit code."""
+    return serve(Path(options.output_dir or pyproject.output_dir()), options.port)

@@ -244,7 +244,7 @@ class Store:
             return
         refuse("tracking.experiment", f"{store} keeps its files in {found}, not beside itself: it "
                "was moved, copied or made by another user", self._config.tracking.experiment,
-               hint="tracking.experiment=NEW; to sync, --uri sqlite:////NEW.db")  # fmt: skip
+               hint="tracking.experiment=NEW; to sync, tracking.uri=sqlite:////NEW.db")  # fmt: skip
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""

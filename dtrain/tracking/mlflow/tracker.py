@@ -208,7 +208,7 @@ class MLflow(Tracker):
         if self._config.tracking.uri is not None:
             return f"mlflow ui --backend-store-uri {shlex.quote(given)}"
         folder = short(Path(self._config.output_dir))
-        other = "" if folder == "outputs" else f" --output-dir {shlex.quote(folder)}"
+        other = "" if folder == "outputs" else f" output_dir={shlex.quote(folder)}"
         return f"python -m dtrain ui{other}"
 
     def prepare(self) -> None:

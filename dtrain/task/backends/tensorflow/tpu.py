@@ -63,7 +63,7 @@ class StaticSteps(Steps):
                    "each core", "tpu", accepted="a validation with random access, or none",
                    typed="strategy=mirrored")  # fmt: skip
         if inputs.stretches is not None:
-            refuse("evaluate.by", "slices are evaluated in batches of many sizes, and XLA must "
+            refuse("by", "slices are evaluated in batches of many sizes, and XLA must "
                    "know every size", "strategy=tpu", accepted="another strategy",
                    typed="strategy=one_device")  # fmt: skip
 

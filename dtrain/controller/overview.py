@@ -13,6 +13,7 @@ from dtrain.config.help import help_of, keys
 from dtrain.config.overrides import parse
 from dtrain.controller import project
 from dtrain.errors import UsageError, refuse
+from dtrain.host import commands
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 
@@ -25,19 +26,7 @@ Trains one Keras experiment on any distribution strategy, and records it.
 Without a command it trains. An override selects an option of a group, or changes a key.
 
 commands:
-  compare PATH_OR_RUN_ID ...  runs side by side: a table, a page with plots, CSV
-  ui                          MLflow's UI on the runs of this machine
-  sync RUN_DIR                upload a run or a sweep to MLflow, as far as it is missing there
-  checkpoint PATH             list and verify the checkpoints of a run
-  data [OVERRIDE ...]         show a dataset: structure, classes, examples, speed
-  evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data
-  export RUN to=FORMAT,...    export to SavedModel, ONNX, LiteRT or Keras, and check the result
-  promote RUN alias=ALIAS     move an alias in the registry to the model of a run, if it is better
-  predict RUN                 predict rows with a checkpoint of a run
-  serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
-  doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
-  init DIR                    write a project that trains: model, data, experiment, test
-  replay RUN                  repeat a run with the code that it used, and compare the results
+{commands}
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
@@ -107,7 +96,9 @@ def overview(config_dir: str | None = None) -> str:
         for option, path in sorted(options.items()):
             mark = "*" if schema.GROUPS.get(group) == option else " "
             lines.append(f"  {mark} {option:<18}{_first_comment(path)}"[:_WIDTH].rstrip())
-    return _HEAD + "\n".join(lines) + "\n" + _EXAMPLES.rstrip()
+    summaries = map(commands.summary, commands.names())
+    head = _HEAD.format(commands="\n".join(f"  {each.usage:<30}{each.does}" for each in summaries))
+    return head + "\n".join(lines) + "\n" + _EXAMPLES.rstrip()
 
 
 def _groups(config_dir: str | None) -> dict[str, dict[str, Path]]:

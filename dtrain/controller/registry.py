@@ -1,0 +1,261 @@
+"""The registry of commands: what each works on, the words that it takes, and the one boundary.
+
+A command is a function ``main`` in a module of ``dtrain/controller/commands``, which is found by
+its name; the module's docstring is its help. ``python -m dtrain NAME TARGET WORD=VALUE ...`` calls
+``main(target, options, overrides)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from pydantic import ValidationError
+
+from dtrain import errors
+from dtrain.config import help, other_tools, suggest
+from dtrain.config.fields import Group, Options, accepted, key_of, typed
+from dtrain.config.overrides import parse
+from dtrain.config.schema.running import Action
+from dtrain.controller import latest
+from dtrain.errors import DtrainError, nearest, refuse
+from dtrain.files.addresses import is_far
+from dtrain.host import commands
+
+_WIDTH = 100
+#: What asks for help, and where a folder of presets follows.
+_HELP, _CONFIG_DIR = ("-h", "--help"), ("-cd", "--config-dir")
+
+
+class Target(NamedTuple):
+    """What a command works on.
+
+    Attributes:
+        word: it is called in messages.
+        help: what it is.
+        is_run: a run folder, or something of one: ``latest`` and addresses stand for it.
+        several: there may be more than one.
+    """
+
+    word: str
+    help: str
+    is_run: bool = True
+    several: bool = False
+
+
+RUN = Target("RUN", "a run folder, or RUN/checkpoints/STEP; latest: the newest run")
+RUNS = Target("RUN", "a run, a sweep, a folder of such, or an id in MLflow; latest: the newest run",
+              several=True)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command: called with its words, it returns an exit code.
+
+    Attributes:
+        name: of it, and of its module.
+        work: does it: given the target (the targets, where there may be several; nothing, where
+            there is none), the options, and the overrides where it takes some.
+        about: its help.
+        on: what it works on; None: nothing.
+        options: its words. Those of an :class:`~dtrain.config.schema.running.Action` are keys of a
+            configuration, and handed on as overrides of it.
+        overrides: the groups whose overrides it takes, ``()`` for all; None: it takes none.
+        writes: it adds to the folder of its run.
+    """
+
+    name: str
+    work: Callable[..., int]
+    about: str
+    on: Target | None
+    options: type[Group]
+    overrides: tuple[str, ...] | None
+    writes: bool
+
+    def __call__(self, words: Iterable[str]) -> int:
+        """Run the command line ``words``, and return its exit code; what ends it is printed."""
+        what: object = self.name
+        try:
+            words = list(words)
+            if any(word in _HELP for word in words):
+                print(self.help())
+                return errors.OK
+            far: list[str] = []
+            if self.on is not None and self.on.is_run:
+                words, far = latest.resolved(words, ("",)), list(filter(is_far, words))
+            if far:
+                from dtrain.controller import remote  # with the clients of object stores
+
+                words = remote.arguments(words, ("",))
+            targets, options, overrides = self.parse(words)
+            what = targets[0] if targets else self.name
+            if far and (getattr(options, "follow", False) or "action.follow=true" in overrides):
+                for place, word in zip(targets, far, strict=True):
+                    remote.refuse_copy(Path(place), word)
+            first = [] if self.on is None else [targets] if self.on.several else targets
+            more = [] if self.overrides is None else [overrides]
+            code = int(self.work(*first, options, *more))
+            if far and self.writes and not all([remote.push(Path(each)) for each in targets]):
+                code = code or errors.FAILED
+            return code
+        except (DtrainError, OSError) as error:
+            return report(error, what)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return errors.FAILED
+
+    def parse(self, words: Iterable[str]) -> tuple[list[str], Group | None, list[str]]:
+        """Sort the words of a command line.
+
+        Returns:
+            (targets, options, overrides and options of Hydra's).
+
+        Raises:
+            UsageError: one is none of these, a value is not accepted, or the target is missing.
+        """
+        targets: list[str] = []
+        values: dict[str, str] = {}
+        rest: list[str] = []
+        left = iter(words)
+        for word in left:
+            sign, name, value = parse(word)
+            key = name.lstrip("-").replace("-", "_") if name.startswith("--") else name
+            is_path = is_far(word) or os.path.exists(word)
+            if self.overrides is not None and name in _CONFIG_DIR:
+                rest += [word] if value is not None else [word, next(left, "")]
+            elif key in self.keys and not sign and (value is not None or key != name):
+                values[key] = self._value(key, value, left).strip("'\"")
+            elif not word.startswith("-") and (value is None or (is_path and not targets)):
+                targets.append(word)
+            elif name.startswith("--") and value is None:
+                self._refuse(f"{word}={next(left, '')}")
+            elif name.startswith("-") or not self._takes(name):
+                self._refuse(word)
+            else:
+                rest.append(word)
+        self._check(targets)
+        if issubclass(self.options, Action):
+            return targets, None, [*rest, *(f"action.{key}={values[key]}" for key in values)]
+        try:
+            return targets, self.options.model_validate(values), rest
+        except ValidationError as error:
+            from dtrain.config import check  # with Hydra: only what is wrong needs it
+
+            raise check.refusal(self.options, "", error.errors()[0]) from None
+
+    @property
+    def keys(self) -> list[str]:
+        """The words that it takes."""
+        given = ("_target_", "run")  # of an action, which the command itself sets
+        return [key for key in map(lambda each: key_of(*each), self.options.model_fields.items())
+                if key not in given]  # fmt: skip
+
+    def _value(self, key: str, value: str | None, left: Any) -> str:
+        """Return the value of an option: behind ``=``, or the next word; a switch has none."""
+        if value is not None:
+            return value
+        field = next(each for name, each in self.options.model_fields.items()
+                     if key_of(name, each) == key)  # fmt: skip
+        return "true" if field.annotation is bool else next(left, "")
+
+    def _takes(self, name: str) -> bool:
+        groups, head = self.overrides, re.split(r"[./]", name)[0]
+        known = head not in (self.name, "action")  # the keys of an action are words here
+        return groups is not None and known and (not groups or head in groups)
+
+    def _check(self, targets: list[str]) -> None:
+        """Refuse a target that is missing, or empty, and what is one too many."""
+        usage = self.usage()
+        if self.on is None or (targets[1:] and not self.on.several):
+            for word in targets[0 if self.on is None else 1 :]:
+                self._refuse(word)
+        elif not targets:
+            refuse(self.on.word, "is missing", accepted=usage, hint=latest.hint(self.name))
+        elif "" in targets:  # a variable of the shell that is not set
+            refuse(self.on.word, "is empty", "", accepted=self.on.help,
+                   hint=latest.hint(self.name))  # fmt: skip
+
+    def _refuse(self, word: str) -> NoReturn:
+        """Refuse a word, and say what is near."""
+        _, name, value = parse(word)
+        key, value = name.lstrip("-").replace("-", "_"), value or suggest.VALUE
+        row = other_tools.tables().get(f"option of {self.name}", {}).get(key, {})
+        near = nearest(key.rpartition(".")[2], self.keys)
+        advice = {"typed": f"{row['typed']}={value}"} if "typed" in row else row
+        if not advice and near is not None:
+            advice = {"hint" if value is suggest.VALUE else "typed": f"{near}={value}"}
+        elif not advice and self.overrides is not None:
+            advice = suggest.known(key, value)
+        words = ", ".join(f"{each}=" for each in self.keys)
+        if self.overrides is not None:
+            words += f", overrides of {', '.join(self.overrides) or 'a training'}"
+        refuse(word if value is suggest.VALUE else name, f"is no word of {self.name}",
+               errors.ALONE if value is suggest.VALUE else value,
+               accepted=words.lstrip(", ") or self.usage(),
+               **(advice or {"hint": f"python -m dtrain {self.name} --help"}))  # fmt: skip
+
+    def usage(self) -> str:
+        """Return what is typed."""
+        target = "" if self.on is None else f" {self.on.word}{' ...' * self.on.several}"
+        words = " [WORD=VALUE ...]" if self.keys else ""
+        keys = "" if self.overrides is None else " [KEY=VALUE ...]"
+        return f"python -m dtrain {self.name}{target}{words}{keys}"
+
+    def help(self) -> str:
+        """Return the help: what is typed, what it does, its words with what they accept."""
+        does = commands.summary(self.name).does
+        more = self.about.partition("\n")[2].strip("\n")
+        lines = [f"usage: {self.usage()}", "", f"{does[0].upper()}{does[1:]}.", "", more, ""]
+        if self.on is not None:
+            lines.append(f"  {self.on.word:<16}{self.on.help}")
+        for name, field in self.options.model_fields.items():
+            if (key := key_of(name, field)) in self.keys:
+                sentence = help.sentences(self.options)[name]
+                takes = accepted(field.annotation, tuple(field.metadata))
+                text = f"{sentence} Accepted: {takes}; default: {typed(field.default)}."
+                lines += textwrap.wrap(
+                    f"  {f'{key}=':<16}{text}", _WIDTH, subsequent_indent=" " * 18
+                )
+        if self.overrides is not None:
+            groups = f"of {', '.join(self.overrides)}" if self.overrides else "as of a training"
+            lines.append(f"  {'KEY=VALUE':<16}overrides {groups}")
+            lines.append(f"  {'--config-dir':<16}a folder with presets of your own")
+        return "\n".join(lines)
+
+
+def command(
+    on: Target | None = None, options: type[Group] = Options,
+    overrides: tuple[str, ...] | None = None, writes: bool = False,
+) -> Callable[[Callable[..., int]], Command]:  # fmt: skip
+    """Return what makes a command of a function ``main``; see :class:`Command`."""
+
+    def made(work: Callable[..., int]) -> Command:
+        name = work.__module__.rpartition(".")[2]
+        about = sys.modules[work.__module__].__doc__ or ""
+        return Command(name, work, about, on, options, overrides, writes)
+
+    return made
+
+
+def report(error: Exception, what: object) -> int:
+    """Print what went wrong, and return the exit code.
+
+    Args:
+        error: what ended a command.
+        what: it works on, for an error that names no file.
+    """
+    if isinstance(error, DtrainError):
+        text, code = str(error), error.exit_code
+    elif isinstance(error, OSError) and (wrong := errors.of_a_name(error)) is not None:
+        text, code = wrong, errors.USAGE
+    else:
+        place = getattr(error, "filename", None) or what
+        text, code = f"{place}: {getattr(error, 'strerror', None) or error}", errors.FAILED
+    print(f"error: {text}", file=sys.stderr)
+    return code
