@@ -65,6 +65,13 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         from dtrain.controller import overview
 
         return overview.main(arguments)
+    if any(argument.startswith("query=") for argument in arguments):  # a shell asks, at <TAB>
+        from dtrain.controller import registry
+
+        candidates, is_all = registry.complete(os.environ.get("COMP_LINE", ""))
+        print(*candidates, sep="\n")
+        if is_all:
+            return errors.OK
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])
         print(f"error: {error}", file=sys.stderr)

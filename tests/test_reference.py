@@ -124,11 +124,12 @@ def test_what_an_editor_marks(name: str, node: dict[str, Any], told: str) -> Non
 # --- the shell
 
 
-def test_bash_completes_options_and_keys() -> None:
+def test_bash_completes_options_keys_and_commands() -> None:
     """By the script that the command prints, as a shell calls it."""
     script = """
         eval "$(dtrain --shell-completion install=bash)"
-        for line in "dtrain strategy=mi" "dtrain model=mlp trainer.validation_b"; do
+        for line in "dtrain strategy=mi" "dtrain model=mlp trainer.validation_b" \
+            "dtrain pred" "dtrain predict outputs/a work" "dtrain predict outputs/a format=p"; do
             COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line)
             COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
             hydra_bash_completion
@@ -140,4 +141,7 @@ def test_bash_completes_options_and_keys() -> None:
         ["bash", "-c", script], env={**os.environ, "PATH": path},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.stdout.split() == ["strategy=mirrored", "trainer.validation_batch_size="], done
+    assert done.stdout.split() == [
+        "strategy=mirrored", "trainer.validation_batch_size=", "predict", "workers=",
+        "format=parquet",
+    ], done  # fmt: skip

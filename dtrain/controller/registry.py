@@ -8,6 +8,7 @@ its name; the module's docstring is its help. ``python -m dtrain NAME TARGET WOR
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -200,6 +201,15 @@ class Command:
                accepted=words.lstrip(", ") or self.usage(),
                **(advice or {"hint": f"python -m dtrain {self.name} --help"}))  # fmt: skip
 
+    def values_of(self, key: str) -> list[str]:
+        """Return the values of a word of which there are few; none of others."""
+        for name, field in self.options.model_fields.items():
+            if key_of(name, field) == key:
+                takes = accepted(field.annotation, tuple(field.metadata))
+                found = re.split(r", (?:or )?| or ", takes)
+                return [each for each in found if re.fullmatch(r"[\w.-]+", each)]
+        return []
+
     def usage(self) -> str:
         """Return what is typed."""
         target = "" if self.on is None else f" {self.on.word}{' ...' * self.on.several}"
@@ -241,6 +251,27 @@ def command(
         return Command(name, work, about, on, options, overrides, writes)
 
     return made
+
+
+def complete(line: str) -> tuple[list[str], bool]:
+    """Return what a shell may put in the place of the last word of a command line.
+
+    Args:
+        line: as far as it is typed.
+
+    Returns:
+        (commands, or words of the command that is typed; whether Hydra knows no others).
+    """
+    *before, last = line.split(" ")
+    words = [word for word in before if word not in ("", "python", "-m", "dtrain")]
+    if not words:
+        return [name for name in commands.names() if name.startswith(last)], False
+    if words[0] not in commands.names():
+        return [], False
+    command: Command = importlib.import_module(f"dtrain.controller.commands.{words[0]}").main
+    key, sign, _ = last.partition("=")
+    found = [f"{key}={each}" for each in command.values_of(key)] if sign else command.keys
+    return [each if sign else f"{each}=" for each in found if each.startswith(last)], True
 
 
 def report(error: Exception, what: object) -> int:
