@@ -20,7 +20,7 @@ import pytest
 
 from dtrain.config import trust
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.run import journal
+from dtrain.run import failure, journal
 from dtrain.run.folder import RunDir, read_json
 from tests import warm
 
@@ -119,6 +119,12 @@ class Run:
     def result(self) -> dict[str, Any]:
         assert self.rundir is not None, self.output
         return read_json(self.rundir.result) or {}
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, as every view says it."""
+        assert self.rundir is not None, self.output
+        return failure.sentence(self.result["failure"], self.rundir.path)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         assert self.rundir is not None, self.output

@@ -28,6 +28,7 @@ from dtrain.compare.load_folders import public
 from dtrain.config import given, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import python_path
+from dtrain.run.failure import Failure
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 
@@ -309,7 +310,9 @@ def test_an_error_in_a_job_of_a_sweep_has_its_place(
 ) -> None:
     name = f"given_{'0b' * 16}"
     monkeypatch.setitem(PLACES, name, [Place(1, 3, "mine.py", 10)])
-    job = {"number": 1, "status": "FAILED", "error": f"Bad: x (/a/given/{name}.py, line 2, in f)"}
+    job = {"number": 1, "status": "FAILED", "folder": "1"}
+    place = f"(/a/given/{name}.py, line 2, in f)"
+    job["failure"] = Failure("failed", reason="Bad: x", place=place).record()
     (tmp_path / "sweep.json").write_text(json.dumps({"format": 2, "jobs": [job]}))
     with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
         training._sweep_of(Done(1, [], False), tmp_path)
@@ -532,7 +535,7 @@ def test_an_error_of_the_users_code_has_its_place(
     with pytest.raises(TrainingError) as caught:
         dtrain.train(model=script.wrong, data=(x, y / 3), epochs=1, **QUICK)
     text = str(caught.value)
-    assert "Received: units=many (" in text
+    assert "Received: units=many; " in text
     assert f"script.py, line {line}, in wrong)" in text
     assert "classes is None, as the dataset has targets that are no class labels (float32" in text
 

@@ -28,6 +28,7 @@ from dtrain.config.objective import mode_of
 from dtrain.controller.commands.compare import main
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking.base import TrackedRun
@@ -76,7 +77,7 @@ def leave(
         write_json(rundir.result, {
             "status": "FINISHED", "objective": accuracy, "replicas": replicas, "seconds": 2.0,
             "metrics": {"loss": last, "val_loss": last, "val_accuracy": accuracy},
-            "examples_per_second": speed, "error": None,
+            "examples_per_second": speed, "failure": None,
         })  # fmt: skip
     return folder
 
@@ -84,7 +85,8 @@ def leave(
 def job(number: int, status: str = "FINISHED", error: str | None = None, **differs: str) -> Any:
     return {
         "number": number, "folder": str(number), "differs": differs, "status": status,
-        "objective": None, "seconds": None, "error": error,
+        "objective": None, "seconds": None,
+        "failure": None if error is None else Failure("failed", reason=error).record(),
     }  # fmt: skip
 
 

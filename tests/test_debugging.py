@@ -77,7 +77,7 @@ def test_nan_names_a_planted_layer(
         "model=custom", "model._target_=mine.planted",
     )  # fmt: skip
     assert run.code == 1 and run.rundir is not None
-    error = run.result["error"]
+    error = run.error
     assert "layer inner/planted (Logarithm) computes a value that is not finite (Log) " in error
     assert "return keras.ops.log(x - keras.ops.mean(x)) at step 1" in error
     debug = run.result["debug"]
@@ -102,7 +102,7 @@ def test_overfit_fails_what_cannot_learn_and_judges_by_an_evaluation(
     words += ["debug=overfit", "model=custom", "optimizer.learning_rate=0.03"]
     run = dtrain(*words, "model._target_=mine.dead", "debug.steps=40")
     assert run.code == 1
-    assert "the model does not learn 8 examples by heart: 40 steps" in run.result["error"]
+    assert "the model does not learn 8 examples by heart: 40 steps" in run.error
     assert run.result["debug"]["losses"][-1] > 0.05
     run = dtrain(*words, "model._target_=mine.noisy")
     assert run.code == 0, run.output

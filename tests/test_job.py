@@ -24,6 +24,7 @@ from dtrain.controller.validate import start as start_job
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure, sentence
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, read
 from dtrain.task.strategies.plans import OneReplica
@@ -149,6 +150,11 @@ WELL = {"chief-0": 0, "worker-0": 0}
 STOPPED = {"chief-0": 75, "worker-0": 75}
 
 
+def said(rundir: RunDir) -> str | None:
+    """Return why a job failed, in words."""
+    return sentence(result(rundir)["failure"], rundir.path)
+
+
 def result(rundir: RunDir) -> dict[str, Any]:
     found = read_json(rundir.result)
     assert found is not None
@@ -179,7 +185,7 @@ def test_a_job_that_ends_well(start: Any) -> None:
         metrics={"val_accuracy": 0.8},
     )  # fmt: skip
     found = result(rundir)
-    assert (found["status"], found["step"], found["error"]) == ("FINISHED", 8, None)
+    assert (found["status"], found["step"], found["failure"]) == ("FINISHED", 8, None)
     assert (found["restarts"], found["replaced_workers"]) == (0, 0)
     assert 0 < found["start_seconds"] < 2
     assert launcher.asked == ["start", "kill", "kill", 0]
@@ -223,7 +229,7 @@ def test_exit_codes(
     assert (outcome.exit_code, outcome.interrupted) == (code, False)
     found = result(rundir)
     assert (found["status"], found["exit_code"]) == (status, code)
-    assert (found["error"] is None) == (code != errors.FAILED)
+    assert (found["failure"] is None) == (code != errors.FAILED)
     assert launcher.asked[-1] == code
 
 
@@ -234,7 +240,9 @@ def test_a_refusal_leaves_nothing(start: Any, capsys: pytest.CaptureFixture[str]
 
     launcher = Told(refuse, max_restarts=3)
     outcome, rundir = start(launcher)
-    assert outcome == Outcome(errors.USAGE, error="objective=x: is not there")
+    assert outcome == Outcome(
+        errors.USAGE, failure=Failure("refused", reason="objective=x: is not there")
+    )
     assert "error: objective=x: is not there" in capsys.readouterr().err
     assert not rundir.path.parent.exists()
     assert launcher.asked == ["start", "kill", "kill", errors.USAGE]
@@ -245,7 +253,7 @@ def test_a_refusal_of_a_resumed_run_leaves_the_run(start: Any, tmp_path: Path) -
     before = everything(rundir)
     launcher = Told(fails({"chief-0": errors.USAGE}))
     outcome, _ = start(launcher, WORKERS, f"resume={rundir.path}", "trainer.epochs=99")
-    assert outcome == Outcome(errors.USAGE, error="it left no log")
+    assert outcome == Outcome(errors.USAGE, failure=Failure("refused", reason="it left no log"))
     assert checkpoint.steps(rundir.checkpoints) == [4, 8]
     assert everything(rundir) == before
 
@@ -295,7 +303,7 @@ def test_any_error_of_ours_is_in_the_result(start: Any) -> None:
 
     outcome, rundir = start(Told(bug))
     assert outcome.exit_code == errors.FAILED
-    assert "RuntimeError: no such thing" in result(rundir)["error"]
+    assert "RuntimeError: no such thing" in said(rundir)
 
 
 def test_a_launcher_that_does_not_say_what_it_placed(start: Any) -> None:
@@ -306,7 +314,7 @@ def test_a_launcher_that_does_not_say_what_it_placed(start: Any) -> None:
     launcher = Silent(fails({}))
     outcome, rundir = start(launcher)
     assert outcome.exit_code == errors.FAILED and "kill" in launcher.asked
-    assert "start of Silent returned None, not the cluster" in result(rundir)["error"]
+    assert "start of Silent returned None, not the cluster" in said(rundir)
 
 
 @pytest.mark.parametrize("name", ["progress.json", "journal.jsonl", "chief-0.log"])
@@ -379,7 +387,7 @@ def test_a_damaged_file_in_the_middle_does_not_discard_the_run(start: Any) -> No
         patch.setattr(Told, "poll", poll)
         outcome, rundir = start(Told(trains({})))
     assert outcome.exit_code == errors.FAILED
-    assert "x is damaged" in result(rundir)["error"]
+    assert "x is damaged" in said(rundir)
     assert checkpoint.steps(rundir.checkpoints) == [4, 8]
 
 
@@ -444,7 +452,7 @@ def test_a_request_to_stop(
     assert (outcome.exit_code, outcome.interrupted) == (code, True)
     found = result(rundir)
     assert found["status"] == ("FINISHED" if code == errors.OK else "KILLED")
-    assert (found["error"], found["restarts"]) == (error, 0)
+    assert (said(rundir), found["restarts"]) == (error, 0)
     assert launcher.asked.count("start") == 1
 
 
@@ -506,7 +514,7 @@ def test_an_error_before_a_restart_is_not_the_job_s(start: Any) -> None:
     launcher = Told(bang, trains({"chief-0": -9}, first=5), max_restarts=1)
     outcome, rundir = start(launcher)
     assert outcome.exit_code == errors.FAILED
-    assert result(rundir)["error"].startswith("chief-0: ended by SIGKILL")
+    assert said(rundir).startswith("chief-0: ended by SIGKILL")
     [restart] = [e for e in read(rundir.journal) if e["event"] == "restart"]
     assert "chief-0: ValueError: bang" in restart["message"]
 
@@ -517,7 +525,7 @@ def test_restarts_come_to_an_end(most: int, start: Any) -> None:
     outcome, rundir = start(launcher)
     assert outcome.exit_code == errors.FAILED
     assert result(rundir)["restarts"] == most
-    assert result(rundir)["error"].startswith("worker-0: it left no log")
+    assert said(rundir).startswith("worker-0: it left no log")
     assert launcher.asked.count("start") == most + 1
 
 
@@ -536,7 +544,7 @@ def test_ports_that_are_always_taken(start: Any) -> None:
     launcher = Told(*[taken] * 9, max_restarts=9)
     outcome, rundir = start(launcher)
     assert outcome.exit_code == errors.FAILED
-    assert result(rundir)["error"].startswith("worker-0: its port was taken by another program")
+    assert said(rundir).startswith("worker-0: its port was taken by another program")
     assert launcher.asked.count("start") == PORT_TRIES + 1
 
 
@@ -547,7 +555,7 @@ def test_hosts_that_do_not_come(start: Any) -> None:
     launcher = Told(alone, max_restarts=2)
     outcome, rundir = start(launcher)
     assert outcome.exit_code == errors.FAILED
-    assert result(rundir)["error"].startswith("chief-0: worker-0 did not come (log: ")
+    assert said(rundir).startswith("chief-0: worker-0 did not come (log: ")
     assert launcher.asked == ["start", "kill", errors.FAILED]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from dtrain.config import tree
 from dtrain.controller.commands.sync import sync
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
@@ -70,7 +71,7 @@ class Job:
         write_json(self.rundir.command, {"format": 2, "overrides": words, "sweep": job})
         sweep.jobs.append({
             **job, "folder": str(number), "overrides": words, "status": "RUNNING",
-            "objective": None, "seconds": None, "error": None,
+            "objective": None, "seconds": None, "failure": None,
         })  # fmt: skip
 
     def end(self, status: str, accuracy: float) -> None:
@@ -85,7 +86,7 @@ class Job:
         entry = self.sweep.jobs[self.number]
         entry |= {"status": status, "objective": accuracy, "seconds": 500.0}
         if status == "FAILED":
-            entry["error"] = "chief-0: a | b\nc"
+            entry["failure"] = Failure("failed", "chief-0", "a | b\nc").record()
 
     def delivery(self) -> RunDelivery:
         run = TrackedRun(self.config, self.rundir, CLUSTER)

@@ -24,7 +24,7 @@ def printed(tmp_path: Path, shipped: bool, *overrides: str, **result: Any) -> st
     rundir = RunDir(tmp_path / "outputs" / "a run")
     rundir.tensorboard.mkdir(parents=True)
     whole = {"status": "FINISHED", "exit_code": 0, "step": 7, "examples_per_second": 1234.5,
-             "error": None, "metrics": {"loss": 0.25}, **result}  # fmt: skip
+             "failure": None, "metrics": {"loss": 0.25}, **result}  # fmt: skip
     display = Display(Console(file=file, soft_wrap=True, highlight=False))
     print_end(display, make_tracker(composed(*overrides)), rundir, whole, shipped)
     return file.getvalue()
@@ -43,13 +43,26 @@ def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
     assert "resume=" not in text
 
 
+FAILED = {"status": "FAILED", "exit_code": 1,
+          "failure": {"kind": "failed", "task": "chief-0", "reason": "bang"}}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("overrides", "shipped", "result", "part"),
     [
         (["tracking.uri=http://127.0.0.1:5"], True, {}, "compare: http://127.0.0.1:5"),
         (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain sync"),
         ([], False, {}, "MLflow has not got everything; type: python -m dtrain sync"),
-        ([], True, {"status": "FAILED", "exit_code": 1, "error": "chief-0: bang"}, "chief-0: bang"),
+        (
+            [],
+            True,
+            {
+                "status": "FAILED",
+                "exit_code": 1,
+                "failure": {"kind": "failed", "task": "chief-0", "reason": "bang"},
+            },
+            "chief-0: bang",
+        ),
         ([], True, {"status": "KILLED", "exit_code": 75}, "resume with: python -m dtrain resume="),
     ],
 )

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dtrain.compare.table import text
-from dtrain.controller.result import Failure, error, last_lines, problem, result
+from dtrain.controller.result import explained, last_lines, result, said
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Journal
 from tests.test_schema import composed
@@ -35,7 +36,7 @@ def rundir(tmp_path: Path) -> RunDir:
 
 
 def made(rundir: RunDir, events: list[dict[str, Any]], *words: str, **facts: Any) -> dict[str, Any]:
-    known = {"status": "FINISHED", "exit_code": 0, "error": None, "restarts": 0,
+    known = {"status": "FINISHED", "exit_code": 0, "failure": None, "restarts": 0,
              "replaced_workers": 0, "started": time.time() - 10, "start_seconds": 1.5}  # fmt: skip
     return result(composed(*words), CLUSTER, rundir, events, **{**known, **facts})
 
@@ -48,9 +49,9 @@ def test_the_last_error_counts() -> None:
         START, {"event": "error", "message": "one"}, {"event": "error", "message": "two"},
         {"event": "end", "status": "FAILED"},
     ]  # fmt: skip
-    assert error(events) == "two"
-    assert error([START, END]) is None
-    assert error([]) is None
+    assert said(events) == "two"
+    assert said([START, END]) is None
+    assert said([]) is None
 
 
 def test_tasks_have_the_names_of_the_plan(rundir: RunDir) -> None:
@@ -79,14 +80,14 @@ def test_last_words(rundir: RunDir) -> None:
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        (Failure("chief-0"), "chief-0: RuntimeError: bang"),
-        (Failure("worker-0"), "worker-0: Traceback\nMemoryError"),
+        (Failure("failed", "chief-0"), "chief-0: RuntimeError: bang"),
+        (Failure("failed", "worker-0"), "worker-0: Traceback\nMemoryError"),
         (
-            Failure("chief-0", silent=("worker-0",)),
+            Failure("failed", "chief-0", silent=("worker-0",)),
             "chief-0: RuntimeError: bang; nothing came lately from worker-0",
         ),
-        (Failure("chief-0", "ended by SIGKILL"), "chief-0: ended by SIGKILL"),
-        (Failure("worker-0", "ended by SIGKILL"), "worker-0: ended by SIGKILL"),
+        (Failure("died", "chief-0", "ended by SIGKILL"), "chief-0: ended by SIGKILL"),
+        (Failure("died", "worker-0", "ended by SIGKILL"), "worker-0: ended by SIGKILL"),
     ],
 )
 def test_each_task_is_quoted_with_its_own_words(
@@ -96,14 +97,18 @@ def test_each_task_is_quoted_with_its_own_words(
     events = [START, {"event": "error", "message": "RuntimeError: bang"}]
     rundir.log("worker-0").write_text("Traceback\nMemoryError\n")
     whole = f"{said} (log: run/logs/{failure.task}.log)"
-    assert problem(failure, CLUSTER, rundir, events) == whole
+    assert told(failure, rundir, events) == whole
+
+
+def told(failure: Failure, rundir: RunDir, events: list[dict[str, Any]]) -> str:
+    return explained(failure, CLUSTER, rundir, events).sentence(rundir.path)
 
 
 def test_a_chief_that_wrote_no_error(rundir: RunDir) -> None:
     rundir.log("chief-0").write_text("")
-    assert problem(Failure("chief-0"), CLUSTER, rundir, [START]).startswith("chief-0: it left no")
+    assert told(Failure("failed", "chief-0"), rundir, [START]).startswith("chief-0: it left no")
     rundir.log("chief-0").write_text("core dumped\n")
-    assert problem(Failure("chief-0"), CLUSTER, rundir, [START]) == (
+    assert told(Failure("failed", "chief-0"), rundir, [START]) == (
         "chief-0: core dumped (log: run/logs/chief-0.log)"
     )
 
@@ -116,8 +121,8 @@ def test_a_job_that_ended_well(rundir: RunDir) -> None:
     found = made(rundir, [START, END], restarts=1, replaced_workers=2)
     assert found["metrics"] == END["metrics"]
     assert found["examples_per_second"] == 1234.5
-    assert {name: found[name] for name in ("status", "exit_code", "error")} == {
-        "status": "FINISHED", "exit_code": 0, "error": None,
+    assert {name: found[name] for name in ("status", "exit_code", "failure")} == {
+        "status": "FINISHED", "exit_code": 0, "failure": None,
     }  # fmt: skip
     assert (found["objective"], found["objective_name"]) == (0.75, "val_accuracy")
     assert (found["best_objective"], found["best_step"]) == (0.8, 4)
@@ -171,8 +176,12 @@ def test_accounts_of_some_strategies(rundir: RunDir) -> None:
 def test_a_job_that_was_killed(rundir: RunDir) -> None:
     """There is no end in the journal: what was last shown to the user is known."""
     write_json(rundir.progress, {"step": 5})
-    found = made(rundir, [START], status="FAILED", exit_code=1, error="chief-0: gone")
-    assert (found["status"], found["exit_code"], found["error"]) == ("FAILED", 1, "chief-0: gone")
+    found = made(rundir, [START], status="FAILED", exit_code=1, failure={"task": "chief-0"})
+    assert (found["status"], found["exit_code"], found["failure"]) == (
+        "FAILED",
+        1,
+        {"task": "chief-0"},
+    )
     assert (found["step"], found["examples"], found["metrics"]) == (5, 0, {})
     assert (found["objective"], found["best_step"], found["examples_per_second"]) == (None,) * 3
 

@@ -23,6 +23,7 @@ from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.sweep import slurm as sweep
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 
 SETTINGS: dict[str, Any] = {
     "grace_seconds": 60.0, "start_timeout": None, "stall_timeout": None, "max_restarts": 0,
@@ -140,7 +141,8 @@ def test_starts_without_progress_are_counted(monkeypatch, tmp_path: Path) -> Non
     ("code", "result", "expected"),
     [
         (75, None, True), (None, None, True), (1, None, False), (2, None, False),
-        (1, {"lost": True}, True), (1, {"lost": False}, False),
+        (1, {"failure": Failure("died").record()}, True),
+        (1, {"failure": Failure("failed").record()}, False),
     ],
 )  # fmt: skip
 def test_which_runs_continue(
@@ -225,7 +227,12 @@ def test_the_result_of_an_earlier_start_is_not_that_of_a_new_job(
 ) -> None:
     first = dtrain(*quick, "launcher=slurm", "launcher.follow=false")
     folder = first.rundir.path
-    old = {"status": "FAILED", "exit_code": 1, "error": "an error of long ago", "started": 1.0}
+    old = {
+        "status": "FAILED",
+        "exit_code": 1,
+        "failure": Failure("failed", reason="an error of long ago").record(),
+        "started": 1.0,
+    }
     old |= {"metrics": {}, "step": 1, "examples_per_second": 1.0, "objective": 1.0}
     (folder / "result.json").write_text(json.dumps(old))
     (folder / batch.START).write_text(json.dumps(note))

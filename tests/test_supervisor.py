@@ -14,9 +14,9 @@ import pytest
 from dtrain import errors
 from dtrain.controller import supervisor as module
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.result import Failure
 from dtrain.controller.supervisor import Signals, Supervisor
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json
 
 ONE = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -209,7 +209,7 @@ def test_a_task_that_never_comes(
 ) -> None:  # fmt: skip
     story.at(1, story.word("started", *started)).at(2, story.word("joined", *joined))
     job = watched(WORKERS)
-    assert job() == Failure(first, reason)
+    assert job() == Failure("absent", first, reason)
     assert job.seconds == START
 
 
@@ -231,7 +231,7 @@ def test_a_task_of_another_host_that_is_lost(
     story.losses["worker-1"] = "worker-1 is gone"
     story.come("chief-0").at(50, story.word("lost", "worker-1", "worker-0"))
     job = watched(WORKERS)
-    assert job() == Failure("worker-1", "worker-1 is gone", lost=True)
+    assert job() == Failure("lost", "worker-1", "worker-1 is gone")
     assert job.seconds == 50
 
 
@@ -252,28 +252,28 @@ def test_one_that_a_signal_ended_is_named_first(story: Story, watched: Any) -> N
     story.come(*names(WORKERS))
     story.at(10, story.end_with(1, "chief-0", "worker-0"), story.end_with(-9, "worker-1"))
     job = watched(WORKERS)
-    assert job() == Failure("worker-1", "ended by SIGKILL", lost=True)
+    assert job() == Failure("died", "worker-1", "ended by SIGKILL")
     assert job.seconds == 10
 
 
 def test_the_first_failure_wins(story: Story, watched: Any) -> None:
     story.come(*names(WORKERS)).at(10, story.end_with(3, "worker-0"))
     story.at(10.3, story.end_with(-9, "worker-1"))
-    assert watched(WORKERS)() == Failure("worker-0")
+    assert watched(WORKERS)() == Failure("failed", "worker-0")
 
 
 @pytest.mark.parametrize("code", [errors.OK, errors.FAILED, errors.INTERRUPTED])
 def test_a_server_that_ends(code: int, story: Story, watched: Any) -> None:
     """Whatever it says of itself: its variables are gone."""
     story.come(*names(SERVERS)).at(10, story.end_with(code, "ps-0"))
-    assert watched(SERVERS)() == Failure("ps-0")
+    assert watched(SERVERS)() == Failure("failed", "ps-0")
 
 
 @pytest.mark.parametrize("cluster", [WORKERS, SERVERS])
 def test_a_port_that_is_taken(cluster: Cluster, story: Story, watched: Any) -> None:
     story.at(1, story.word("started", *names(cluster)))
     story.at(2, story.end_with(errors.PORT_TAKEN, "worker-1"))
-    expected = Failure("worker-1", "its port was taken by another program", port=True)
+    expected = Failure("port", "worker-1", "its port was taken by another program")
     assert watched(cluster)() == expected
 
 
@@ -305,7 +305,7 @@ def test_a_replaced_worker_that_does_not_come(story: Story, watched: Any) -> Non
     story.come(*names(SERVERS)).at(100, story.end_with(1, "worker-1"))
     job = watched(SERVERS)
     assert job() == Failure(
-        "worker-1", "did not join the cluster within 60 s (launcher.start_timeout)"
+        "absent", "worker-1", "did not join the cluster within 60 s (launcher.start_timeout)"
     )
     assert job.seconds == 100 + START
 
@@ -319,7 +319,7 @@ def test_a_worker_that_dies_before_it_has_joined(
     story.at(2, story.word("joined", "chief-0", "worker-0", "ps-0"))
     story.at(3, story.end_with(code, "worker-1"))
     job = watched(SERVERS)
-    assert job() == Failure("worker-1", reason, lost=code < 0)
+    assert job() == Failure("died" if code < 0 else "failed", "worker-1", reason)
     assert (job.replaced, story.asked) == (0, [])
 
 
@@ -345,7 +345,7 @@ def test_who_dies_as_the_chief_ends_is_not_missed(
 def test_a_frozen_task_is_given_up(story: Story, watched: Any) -> None:
     story.come(*names(WORKERS)).at(100, lambda: story.stopped.add("worker-1"))
     job = watched(WORKERS)
-    assert job() == Failure("worker-1", "was stopped (SIGSTOP) for 5 s")
+    assert job() == Failure("frozen", "worker-1", "was stopped (SIGSTOP) for 5 s")
     assert job.seconds == 100 + module.FROZEN_SECONDS
     assert story.asked == []
 
@@ -370,6 +370,7 @@ def test_a_frozen_worker_is_replaced(story: Story, watched: Any) -> None:
 
 def stalled(chief: str = "chief-0") -> Failure:
     return Failure(
+        "stalled",
         chief,
         "no step in 100 s (launcher.stall_timeout); where every task was stands at the end of its "
         "log",

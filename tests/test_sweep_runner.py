@@ -70,7 +70,7 @@ def test_a_sweep_that_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
     first = found["jobs"][0]
     assert first["differs"] == {"seed": "10"}
     assert first["objective"] == 0.103
-    assert (first["status"], first["exit_code"], first["error"]) == ("FINISHED", 0, None)
+    assert (first["status"], first["exit_code"], first["failure"]) == ("FINISHED", 0, None)
     assert 0 < first["seconds"] < 60
     for number in range(3):
         rundir = RunDir(folder() / str(number))
@@ -140,9 +140,9 @@ def test_a_failure_does_not_stop_the_others(capfd: pytest.CaptureFixture[str]) -
     assert swept("seed=1", "seed=2", "seed=3", "seed=4", words=words) == errors.FAILED
     assert statuses() == ["FINISHED", "FAILED", "FAILED", "FINISHED"]
     crashed, died = told()["jobs"][1:3]
-    assert crashed["error"].startswith("chief-0: bang")
-    assert (crashed["log"], crashed["exit_code"]) == ("1/logs/chief-0.log", 1)
-    assert died["error"].startswith("chief-0: ended by SIGKILL")
+    assert crashed["failure"]["reason"] == "bang"
+    assert (crashed["failure"]["log"], crashed["exit_code"]) == ("logs/chief-0.log", 1)
+    assert (died["failure"]["kind"], died["failure"]["task"]) == ("died", "chief-0")
     output = capfd.readouterr().err
     assert f"job 1 failed: chief-0: bang (log: {folder()}/1/logs/chief-0.log)" in output
     assert f"job 2 failed: chief-0: ended by SIGKILL (log: {folder()}/2/logs" in output
@@ -164,7 +164,7 @@ def test_a_job_that_its_task_refuses() -> None:
     assert swept("seed=1", "seed=2", words=words) == errors.FAILED
     refused = told()["jobs"][1]
     assert (refused["status"], refused["exit_code"]) == ("FAILED", 2)
-    assert refused["error"] == "objective=x: is not there"
+    assert refused["failure"]["reason"] == "objective=x: is not there"
     assert not (folder() / "1").exists()
 
 
@@ -213,7 +213,7 @@ def test_a_bug_of_ours_is_one_job_s(
     monkeypatch.setattr(Quick, "start", start)
     assert swept("seed=1", "seed=2") == errors.FAILED
     assert statuses() == ["FAILED", "FINISHED"]
-    assert "RuntimeError: no such thing" in told()["jobs"][0]["error"]
+    assert "RuntimeError: no such thing" in told()["jobs"][0]["failure"]["reason"]
     assert (read_json(folder() / "0" / "result.json") or {})["status"] == "FAILED"
     assert "Traceback" in capfd.readouterr().err
 
@@ -395,4 +395,4 @@ def test_a_search_asks_for_a_job_that_cannot_be() -> None:
     assert swept(source=source) == errors.FAILED
     assert {n: o.exit_code for n, o in source.reports.items()} == {0: 0, 1: 2, 2: 2, 3: 0}
     assert statuses() == ["FINISHED", "FAILED", "FAILED", "FINISHED"]
-    assert "training examples" in told()["jobs"][1]["error"]
+    assert "training examples" in told()["jobs"][1]["failure"]["reason"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import os
 import re
@@ -20,6 +21,7 @@ from dtrain.controller.sweep.state import Record, arguments, read
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests.conftest import Commands
 from tests.quick import WORDS, outcome
@@ -48,10 +50,11 @@ def test_the_file_is_whole_after_each_change(tmp_path: Path) -> None:
     jobs = (read_json(tmp_path / "sweep.json") or {})["jobs"]
     assert [job["status"] for job in jobs] == ["WAITING", "WAITING", "RUNNING", "WAITING"]
     assert jobs[2]["folder"] == "2-3"
-    made.ended(2, outcome(status="FAILED", exit_code=1, error="bang",
-                          log=tmp_path / "2-3" / "logs" / "chief-0.log"))  # fmt: skip
+    failure = Failure("failed", "chief-0", "bang", log="logs/chief-0.log")
+    made.ended(2, outcome(status="FAILED", exit_code=1, failure=failure))
     job = (read_json(tmp_path / "sweep.json") or {})["jobs"][2]
-    assert (job["status"], job["log"]) == ("FAILED", "2-3/logs/chief-0.log")
+    assert (job["status"], job["failure"]["log"]) == ("FAILED", "logs/chief-0.log")
+    assert str(made.problem(2)).endswith("2-3/logs/chief-0.log)")
     assert made.failed == [job]
     made.close("FAILED")
     found = read_json(tmp_path / "sweep.json") or {}
@@ -72,9 +75,13 @@ def test_the_file_is_whole_after_each_change(tmp_path: Path) -> None:
 )
 def test_whether_no_job_could_be_run(ends: str, refused: bool, tmp_path: Path) -> None:
     known = {
-        "refused": outcome(status="FAILED", exit_code=errors.USAGE, error="why"),
+        "refused": outcome(
+            status="FAILED", exit_code=errors.USAGE, failure=Failure("refused", reason="why")
+        ),
         "killed": outcome(status="KILLED", exit_code=errors.INTERRUPTED),
-        "failed": outcome(status="FAILED", exit_code=errors.FAILED, error="bang"),
+        "failed": outcome(
+            status="FAILED", exit_code=errors.FAILED, failure=Failure("failed", reason="bang")
+        ),
     }
     made = record(tmp_path)
     for number, word in enumerate(ends.split()):
@@ -186,7 +193,8 @@ def damaged(folder: Path, problem: str) -> None:
 
 JOB = {
     "number": 0, "folder": "0", "overrides": [], "differs": {}, "hash": None, "status": "FAILED",
-    "objective": None, "seconds": 1.5, "exit_code": 1, "error": "bang", "log": "0/logs/chief-0.log",
+    "objective": None, "seconds": 1.5, "exit_code": 1,
+    "failure": Failure("failed", "chief-0", "bang", log="logs/chief-0.log").record(),
 }  # fmt: skip
 
 
@@ -213,14 +221,14 @@ JOB = {
         *(("jobs[0].differs", value) for value in ([], {"a": 1}, None)),
         *(("jobs[0].status", value) for value in ("done", 1, None, [])),
         *(("jobs[0].seconds", value) for value in ("1", [], True)),
-        *(("jobs[0].log", value) for value in ("/etc/passwd", "../x", "0/../../x", 3)),
+        *(("jobs[0].failure.log", value) for value in ("/etc/passwd", "../x", "0/../../x", 3)),
         ("jobs[0].pruned", "yes"),
         ("jobs[1]", JOB),  # its number is another's, too
     ],
 )
 def test_a_field_that_no_sweep_has_written(field: str, value: Any, tmp_path: Path) -> None:
     data: Any = contents("seed=1")
-    data["jobs"] = [dict(JOB), {**JOB, "number": 1, "folder": "1"}]
+    data["jobs"] = [copy.deepcopy(JOB), {**JOB, "number": 1, "folder": "1"}]
     write_json(tmp_path / "sweep.json", data)
     assert len(read(tmp_path).jobs) == 2
     *path, last = re.findall(r"\w+", field)

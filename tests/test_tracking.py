@@ -18,6 +18,7 @@ from dtrain.config import tree
 from dtrain.controller.code_recorder import record
 from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
@@ -417,12 +418,15 @@ def test_a_run_that_failed_before_training(shipper: Any) -> None:
     rundir = shipper.rundir
     rundir.logs.mkdir()
     rundir.log("chief-0").write_text("Traceback ...")
-    write_json(rundir.result, {"error": "chief-0: mine.py:3: no such layer", "status": "FAILED"})
+    write_json(
+        rundir.result,
+        {"status": "FAILED", "failure": Failure("failed", "chief-0", "no layer").record()},
+    )
     delivered = RunDelivery(shipper(), shipper.run, print)
     assert delivered.finish("FAILED", 2000.0)
     client, run = recorded(rundir)
     assert run.data.params["optimizer.learning_rate"] == "0.001"
-    assert run.data.tags["error"] == "chief-0: mine.py:3: no such layer"
+    assert run.data.tags["error"] == "chief-0: no layer"
     assert [f.path for f in client.list_artifacts(run.info.run_id, "logs")] == ["logs/chief-0.log"]
 
 

@@ -18,6 +18,7 @@ from dtrain.config.given import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
+from dtrain.run import failure
 from dtrain.run.folder import RunDir
 
 #: Keywords that may be objects, and not only values.
@@ -172,7 +173,7 @@ def _run_of(done: Done, folder: Path) -> Path:
     result = reading.read_json(rundir.result) or {}
     if done.code in (errors.OK, errors.INTERRUPTED) or result.get("status") == "KILLED":
         return folder
-    error = result.get("error")
+    error = failure.sentence(result.get("failure"), folder)
     if not error:
         raise _failed(done.raised(), folder)
     raise _failed(TrainingError(placed(errors.printable(error), PLACES)), folder)
@@ -184,7 +185,8 @@ def _sweep_of(done: Done, folder: Path) -> Path:
     if done.code in (errors.OK, errors.INTERRUPTED):
         return folder
     jobs = (reading.read_json(folder / "sweep.json") or {}).get("jobs", [])
-    failed = [f"{j['number']}: {j['error']}" for j in jobs if j["status"] == "FAILED"]
+    failed = [f"{job['number']}: {failure.sentence(job['failure'], folder / job['folder'])}"
+              for job in jobs if job["status"] == "FAILED"]  # fmt: skip
     text = placed(errors.printable("\n".join(failed)), PLACES)
     raise _failed(TrainingError(text) if failed else done.raised(), folder)
 

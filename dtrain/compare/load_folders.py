@@ -17,7 +17,7 @@ from dtrain.config.objective import chosen
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.files.fields import Json
-from dtrain.run import evaluations, schemas
+from dtrain.run import evaluations, failure, schemas
 from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
 
@@ -130,7 +130,7 @@ def read(folder: Path, name: str) -> Run:
     except (OSError, DamagedFile) as error:
         return _damaged(run, error)
     run.replicas = result.get("replicas") or cluster.get("replicas")
-    tell(run, result)
+    tell(run, result, rundir.path)
     run.problem = "; ".join(each for each in (run.problem, passed) if each) or None
     return run
 
@@ -159,15 +159,15 @@ def _read_curves(path: Path, run: Run) -> str | None:
     return "; ".join(each for each in (follower.notice(), left_out) if each) or None
 
 
-def tell(run: Run, result: Json) -> None:
-    """Put what ``result.json`` says into ``run``; it may be empty."""
+def tell(run: Run, result: Json, folder: Path | None = None) -> None:
+    """Put what ``result.json`` of a folder says into ``run``; it may be empty."""
     run.status = result.get("status") or run.status
     told = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
     run.metrics = {**last(run.curves), **{k: v for k, v in told.items() if v is not None}}
     run.objective = number(result.get("best_objective", result.get("objective")))
     run.speed = number(result.get("examples_per_second"))
     run.seconds = number(result.get("seconds"))
-    run.problem = secrets.mask(result["error"]) if result.get("error") else None
+    run.problem = failure.sentence(result.get("failure"), folder)
 
 
 def _below(
@@ -276,7 +276,8 @@ def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
         run.status = "PRUNED"
     elif run.status == UNFINISHED:
         run.status = str(job["status"])
-    run.problem = run.problem or (secrets.mask(str(job["error"])) if job.get("error") else None)
+    failed: Json | None = job.get("failure")  # type: ignore[assignment] # checked as it was read
+    run.problem = run.problem or failure.sentence(failed)
     objective = number(job.get("objective"))
     run.objective = run.objective if objective is None else objective
     run.seconds = number(job.get("seconds")) if run.seconds is None else run.seconds

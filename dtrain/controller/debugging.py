@@ -22,7 +22,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.validate import start
 from dtrain.errors import UsageError, refuse
 from dtrain.files.fields import Json
-from dtrain.run import strategy_plan
+from dtrain.run import failure, strategy_plan
 from dtrain.run.folder import CHECKS, short
 
 _NO_TRACKER = "dtrain.tracking.none.NoTracker"
@@ -47,8 +47,8 @@ class DebugJob(Job):
     def _print_end(self, found: Json, shipped: bool) -> None:
         if summary := found["debug"].get("summary"):
             self._view.detail(summary)
-        if found["error"]:
-            self._view.detail(f"error: {found['error']}")
+        if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:
+            self._view.detail(f"error: {error}")
         passed = "passed" if found["exit_code"] == errors.OK else "not passed"
         self._view.detail(f"{self._command['derived']['command']}: {passed}")
         self._view.detail(f"folder: {short(self._rundir.path)}")

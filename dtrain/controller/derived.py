@@ -27,7 +27,7 @@ from dtrain.controller.validate import check_address
 from dtrain.controller.validate import start as start_job
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
-from dtrain.run import identity, journal
+from dtrain.run import failure, identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.follow import LOOK, Followed
@@ -263,8 +263,8 @@ class DerivedJob(Job):
     def _print_end(self, found: Json, shipped: bool) -> None:
         speed = found["examples_per_second"]
         self._view.detail(f"{found['status']}" + (f": {speed:,.0f} examples/s" if speed else ""))
-        if found["error"]:
-            self._view.detail(f"error: {found['error']}")
+        if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:
+            self._view.detail(f"error: {error}")
         self._view.detail(f"folder: {short(self._rundir.path)}")
         if found["exit_code"] == errors.INTERRUPTED:
             self._view.detail("the same command, once more, goes on")

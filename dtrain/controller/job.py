@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import traceback
@@ -18,7 +19,7 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.result import Failure, Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.run_files import RunFiles
 from dtrain.controller.starting import Start
 from dtrain.controller.supervisor import Requests, Signals, Supervisor
@@ -30,6 +31,7 @@ from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
+from dtrain.run.failure import Failure, Kind
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
 from dtrain.tracking.base import TrackedRun, make_tracker
@@ -140,10 +142,10 @@ class Job:
         except UsageError as error:
             refused = error
         except OSError as error:
-            failure = Failure(self._cluster.chief.name, str(error))
+            failure = self._of_chief("disk", str(error))
         except Exception as error:  # whatever it is, result.json says so
             traceback.print_exc()
-            failure = Failure(self._cluster.chief.name, f"{type(error).__name__}: {error}")
+            failure = self._of_chief("failed", f"{type(error).__name__}: {error}")
         finally:
             signals.started = True  # what comes now is short and must not be torn
             self._launcher.kill()
@@ -152,7 +154,7 @@ class Job:
             self._leave(self._files.discard)
             raise refused
         if refused is not None:
-            failure = Failure(self._cluster.chief.name, str(refused))
+            failure = self._of_chief("refused", str(refused))
         if self._prepared:
             self._look(tries=2)  # at what was written since the last look
         outcome = self._finish(signals.count > 0, failure)
@@ -170,6 +172,9 @@ class Job:
             )
         self._prepared = True
 
+    def _of_chief(self, kind: Kind, reason: str) -> Failure:
+        return Failure(kind, self._cluster.chief.name, reason)
+
     def _report(self, sentence: str | None) -> None:
         if sentence is not None:
             self._view.message(sentence)
@@ -182,12 +187,12 @@ class Job:
             try:
                 placed: Any = self._launcher.start(self._rundir, self._cluster)
             except TrainingError as error:
-                return Failure(self._cluster.chief.name, str(error))
+                return self._of_chief("start", str(error))
             except OSError as error:
-                return Failure(self._cluster.chief.name, f"cannot be started ({error})")
+                return self._of_chief("start", f"cannot be started ({error})")
             if not isinstance(placed, Cluster):
                 why = f"start of {type(self._launcher).__name__} returned {placed!r:.80}"
-                return Failure(self._cluster.chief.name, f"{why}, not the cluster that it placed")
+                return self._of_chief("start", f"{why}, not the cluster that it placed")
             self._cluster = placed
             self.start.launched()
             signals.started = True
@@ -201,9 +206,9 @@ class Job:
             self._asked = self._asked or supervisor.asked or signals.count > 0
             if failure is None or self._asked or self._refused():
                 return failure
-            if failure.port and stolen < PORT_TRIES:
+            if failure.kind == "port" and stolen < PORT_TRIES:
                 stolen += 1
-            elif self._restarts < self._launcher.max_restarts and not failure.port:
+            elif self._restarts < self._launcher.max_restarts and failure.kind != "port":
                 self._restart(failure)
             else:
                 return failure
@@ -213,7 +218,8 @@ class Job:
 
     def _restart(self, failure: Failure) -> None:
         self._look()
-        problem = result.problem(failure, self._cluster, self._rundir, self._events)
+        explained = result.explained(failure, self._cluster, self._rundir, self._events)
+        problem = explained.sentence(self._rundir.path)
         self._restarts += 1
         message = self._files.restart(
             f"restart {self._restarts} of {self._launcher.max_restarts} from step STEP: {problem}"
@@ -250,7 +256,7 @@ class Job:
             if is_start and not self._trained:
                 self._trained = True
                 self._change(self._files.begin)
-        for line in self._console.new(result.error(self._events)):  # that is reported at the end
+        for line in self._console.new(result.said(self._events)):  # that is reported at the end
             self._view.detail(f"{self._cluster.chief.name} | {line}")
 
     def _change(self, action: Callable[[], None]) -> None:
@@ -262,38 +268,38 @@ class Job:
 
     def _finish(self, interrupted: bool, failure: Failure | None) -> Outcome:
         code = self._exit_code(interrupted or self._asked)
-        problem, log = None, None
+        problem: Failure | None = None
         if code == errors.FAILED:
-            failure = failure or Failure(self._cluster.chief.name)
-            problem = result.problem(failure, self._cluster, self._rundir, self._events)
+            failure = failure or Failure("failed", self._cluster.chief.name)
+            problem = result.explained(failure, self._cluster, self._rundir, self._events)
             full = writing.unwritable(self._rundir.path)  # then a task could not say so
             if full is not None:
-                last = problem.splitlines()[-1]
-                problem = f"{self._rundir.path} cannot be written ({full}); {last}"
-            log = self._rundir.log(failure.task)
+                last = str(problem.reason).splitlines()[-1]
+                why = f"{self._rundir.path} cannot be written ({full}); {last}"
+                problem = dataclasses.replace(problem, kind="disk", reason=why)
         if code == errors.USAGE:
             # Where all refuse the same, another task than the chief may have been the first.
             said_by = self._cluster.chief.name if failure is None else failure.task
             reason = failure.reason if failure is not None else None
-            log = self._rundir.log(said_by)
-            message = result.error(self._events) or reason or result.last_lines(log)
+            log = self._rundir.log(str(said_by))
+            message = result.said(self._events) or reason or result.last_lines(log)
             self._leave(self._files.discard)
             self._view.detail(f"error: {message}")
-            return Outcome(code, error=message)
+            return Outcome(code, failure=Failure("refused", reason=message))
         status = {errors.OK: "FINISHED", errors.FAILED: "FAILED"}.get(code, "KILLED")
         if (interrupted or self._asked) and code == errors.FAILED:
-            status, problem, log = "KILLED", self.unsaved, None
+            status, problem = "KILLED", Failure("unsaved", reason=self.unsaved)
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
             self._leave(self._files.put_back)
         found = self._result(
             self._config, self._cluster, self._rundir, self._events,
-            status=status, exit_code=code, error=problem, restarts=self._restarts,
+            status=status, exit_code=code, failure=problem and problem.record(),
+            restarts=self._restarts,
             replaced_workers=self._replaced, **self.start.times(self._events),
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             found["pruned"] = True
-        found |= {"lost": True} if log and failure and failure.lost else {}
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, found))
         if self.trains and status == "FINISHED" and self._delivery is not None:
@@ -301,7 +307,7 @@ class Job:
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
         self._print_end(found, shipped)
-        return Outcome.of(found, interrupted=interrupted, log=log, pruned=pruned)
+        return Outcome.of(found, interrupted=interrupted, pruned=pruned)
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)

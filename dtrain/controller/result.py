@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors, secrets
+from dtrain import errors
 from dtrain.config import objective
 from dtrain.config.tree import Config
 from dtrain.controller.terminal.progress import without_chatter
@@ -22,7 +22,8 @@ from dtrain.files.fields import Json, Values
 from dtrain.host import terminal
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, short
+from dtrain.run.failure import Failure
+from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 
 
@@ -37,8 +38,7 @@ class Outcome:
         interrupted: the user or a scheduler asked it to stop.
         status: as in ``result.json``.
         seconds: from its start to its end.
-        error: what went wrong, None where nothing did.
-        log: of the task that failed.
+        failure: what went wrong, None where nothing did.
         pruned: it was stopped because others of its sweep are better.
         objective_name, objective_mode: as in ``result.json``.
         metrics: the last value of each.
@@ -49,8 +49,7 @@ class Outcome:
     interrupted: bool = False
     status: str = "FAILED"
     seconds: float | None = None
-    error: str | None = None
-    log: Path | None = None
+    failure: Failure | None = None
     pruned: bool = False
     objective_name: str | None = None
     objective_mode: str | None = None
@@ -64,8 +63,10 @@ class Outcome:
             result: its contents.
             **course: what the command knows better, or beside it.
         """
-        fields = ("status", "exit_code", "objective", "seconds", "error")
+        fields = ("status", "exit_code", "objective", "seconds")
         values: Json = {name: result.get(name) for name in fields}
+        failure = result.get("failure")
+        values["failure"] = None if failure is None else Failure.of(failure)
         values["objective"] = result.get("best_objective", values["objective"])
         name, mode = result.get("objective_name"), result.get("objective_mode")
         if isinstance(name, str) and mode in ("max", "min"):
@@ -74,25 +75,6 @@ class Outcome:
         if isinstance(metrics, dict):
             values["metrics"] = {k: v for k, v in metrics.items() if type(v) in (int, float)}
         return cls(**{**values, **course})
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """Why a job could not continue.
-
-    Attributes:
-        task: whose end, or absence, was the first.
-        reason: a clause, or the task's own words; None where its last lines have to say it.
-        port: nothing is wrong but that another program has taken its port.
-        silent: tasks of other hosts of which nothing had been heard for a while.
-        lost: a process or a host was lost: nothing is wrong with the training itself.
-    """
-
-    task: str
-    reason: str | None = None
-    port: bool = False
-    silent: tuple[str, ...] = ()
-    lost: bool = False
 
 
 def cause(code: int) -> str | None:
@@ -116,7 +98,7 @@ KEPT = ("start", "objective", "phases", "error", "end", "evaluation", "debug")
 ACCOUNTS = ("worker_steps", "staleness", "dropped_gradients")
 
 
-def error(events: list[Json]) -> str | None:
+def said(events: list[Json]) -> str | None:
     """Return what the chief wrote to the journal when it failed."""
     return last(events, "error").get("message")
 
@@ -141,15 +123,23 @@ def last_lines(log: Path) -> str:
     )
 
 
-def problem(failure: Failure, cluster: Cluster, rundir: RunDir, events: list[Json]) -> str:
-    """Name the task that failed, what it said last, and where the rest is."""
+def explained(failure: Failure, cluster: Cluster, rundir: RunDir, events: list[Json]) -> Failure:
+    """Return a failure with what its task said last, and where the rest is.
+
+    Args:
+        failure: as the supervisor has seen it.
+        cluster, rundir, events: of the job.
+    """
+    assert failure.task is not None
     log = rundir.log(failure.task)
-    own = error(events) if failure.task == cluster.chief.name else None
+    own = said(events) if failure.task == cluster.chief.name else None
     if own is None or not own.startswith(failure.reason or ""):  # else it is the whole of that
         own = failure.reason
-    cause = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or "it left no word"
-    lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
-    return f"{failure.task}: {secrets.mask(cause)}{lost} (log: {short(log)})"
+    place = failure.place or last(events, "error").get("place") if own else None
+    reason = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or None
+    return dataclasses.replace(
+        failure, reason=reason, place=place, log=str(log.relative_to(rundir.path))
+    )
 
 
 def last(events: list[Json], kind: str) -> Json:

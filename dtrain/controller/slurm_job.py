@@ -25,6 +25,7 @@ from dtrain.errors import UsageError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json
 from dtrain.run import checkpoint, schemas
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
 from dtrain.tracking.base import make_tracker
@@ -273,12 +274,13 @@ class SlurmJob:
         )  # fmt: skip
         problem += f"; it printed last:\n{self._log_lines()}"
         self._view.detail(f"error: {problem}")
+        failure = Failure("failed", reason=problem)
         self._view.detail(f"run folder: {short(self._rundir.path)}")
         if code != errors.INTERRUPTED:
-            return Outcome(code, None, interrupted, "FAILED", error=problem)
+            return Outcome(code, None, interrupted, "FAILED", failure=failure)
         saved = checkpoint.steps(self._rundir.checkpoints)
         code = errors.INTERRUPTED if saved else errors.FAILED
-        return Outcome(code, None, interrupted, "KILLED", error=problem)
+        return Outcome(code, None, interrupted, "KILLED", failure=failure)
 
     def _result(self, code: int) -> Any:
         """Return what the run's command wrote in the end; None where that is not of this job."""

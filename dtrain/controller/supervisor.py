@@ -11,12 +11,13 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.result import Failure, cause
+from dtrain.controller.result import cause
 from dtrain.controller.terminal.progress import View
 from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
+from dtrain.run.failure import Failure, Kind
 from dtrain.run.folder import RunDir
 
 #: Seconds between two looks at the tasks.
@@ -99,7 +100,7 @@ class Supervisor:
         self._begun = False  # there is something that a stop has to save
         self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
-        self._causes: dict[str, str] = {}  # what tasks have said of their failures
+        self._causes: dict[str, Json] = {}  # what tasks have said of their failures
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
         self._frozen_since: dict[str, float] = {}
@@ -197,7 +198,8 @@ class Supervisor:
                 return failure
         if lost and self._training:  # else the chief has done all
             died = self._launcher.died(lost[0])
-            return Failure(lost[0], self._launcher.losses[lost[0]], lost=died)
+            kind: Kind = "lost" if died else "failed"
+            return Failure(kind, lost[0], self._launcher.losses[lost[0]])
         return None
 
     def _reads(self, name: str) -> None:
@@ -221,7 +223,7 @@ class Supervisor:
             self._training.discard(name)
             return None
         if code == errors.PORT_TAKEN:
-            return Failure(name, "its port was taken by another program", port=True)
+            return Failure("port", name, "its port was taken by another program")
         reason = cause(code)
         if task.replaceable and name not in self._waited_for and self._processes is not None:
             self._view.message(
@@ -232,8 +234,11 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        reason = reason or self._causes.get(name)
-        return Failure(name, reason, silent=tuple(self._launcher.silent()), lost=code < 0)
+        told = self._causes.get(name, {})
+        return Failure(
+            "died" if code < 0 else "failed", name, reason or told.get("reason"),
+            None if reason else told.get("place"), silent=tuple(self._launcher.silent()),
+        )  # fmt: skip
 
     def _absent(self, now: float) -> Failure | None:
         """Name the task that never came."""
@@ -245,6 +250,7 @@ class Supervisor:
         did = "start" if missing[0] in self._unborn else "join the cluster"
         others = f"; nor did {', '.join(missing[1:])}" if missing[1:] else ""
         return Failure(
+            "absent",
             missing[0],
             f"did not {did} within {self._launcher.start_timeout:g} s "
             f"(launcher.start_timeout){others}",
@@ -259,7 +265,7 @@ class Supervisor:
             if self._cluster.task(name).replaceable and self._processes is not None:
                 self._processes.end(name)
             else:
-                return Failure(name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
+                return Failure("frozen", name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
         return None
 
     def _stalled(self, now: float) -> Failure | None:
@@ -275,5 +281,5 @@ class Supervisor:
                 time.sleep(DUMP_SECONDS)
                 stacks = "; where every task was stands at the end of its log"
             reason = f"no step in {timeout:g} s (launcher.stall_timeout){stacks}"
-            return Failure(self._cluster.chief.name, reason)
+            return Failure("stalled", self._cluster.chief.name, reason)
         return None

@@ -4,12 +4,13 @@ Each file is a ``TypedDict``; what it does not name may stand there as well, of 
 """
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading
 from dtrain.files.fields import Json, JsonValue
+from dtrain.run.failure import KINDS
 
 LARGEST = fields.LARGEST
 #: The latest time that can be shown: the end of the year 9999.
@@ -33,13 +34,28 @@ Status = Literal["WAITING", "RUNNING", "FINISHED", "FAILED", "KILLED"]
 Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
 
 
+def _outside(log: str) -> str | None:
+    parts = PurePosixPath(log).parts
+    return "is not below the run" if ".." in parts or "/" in parts[:1] else None
+
+
+class Failed(TypedDict):
+    """``failure`` of ``result.json``: a :class:`dtrain.run.failure.Failure`."""
+
+    kind: Annotated[str, lambda kind: None if kind in KINDS else "is none"]
+    task: str | None
+    reason: str | None
+    place: str | None
+    log: Annotated[str, _outside] | None
+    silent: list[str]
+
+
 class Result(TypedDict):
     """``result.json``."""
 
     status: Literal["FINISHED", "FAILED", "KILLED"]
     exit_code: NotRequired[Count]
-    error: NotRequired[str | None]
-    lost: NotRequired[bool]
+    failure: NotRequired[Failed | None]
     objective: NotRequired[Number | None]
     best_objective: NotRequired[Number | None]
     metrics: NotRequired[dict[str, Number | None]]
@@ -149,8 +165,7 @@ class Job(TypedDict):
     objective: NotRequired[Number | None]
     seconds: NotRequired[Seconds | None]
     exit_code: NotRequired[Count | None]
-    error: NotRequired[str | None]
-    log: NotRequired[str | None]
+    failure: NotRequired[Failed | None]
     pruned: NotRequired[bool]
 
 

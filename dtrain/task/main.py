@@ -59,7 +59,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say: reports to the launcher ``joined`` (the cluster is there), ``training`` (there is
             something that a stop has to save), ``stop`` (this task was asked to stop: if it
             serves it cannot do so by itself, and if it trains it may be stuck) and ``failed`` with
-            the cause, a text in JSON.
+            ``reason`` and ``place`` in JSON (:class:`dtrain.run.failure.Failure`).
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
@@ -126,11 +126,11 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         text = errors.describe(error)
         if any(known in text for known in _NO_SERVER):
             return errors.PORT_TAKEN
-        text = errors.unstyled(f"{text} {own_code.place(error)}".rstrip())
+        text = errors.unstyled(text)
         notes = list(getattr(error, "__notes__", ()))
         if config.backend != "tensorflow" and "tensorflow" in sys.modules:
             notes.append(_ANOTHER)  # no code of dtrain's imports it there
-        _report(journal, error, "; ".join([text, *notes]), say)
+        _report(journal, error, "; ".join([text, *notes]), say, own_code.place(error))
         return errors.FAILED
     finally:
         ending.close()
@@ -158,16 +158,22 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
 
 
 def _report(
-    journal: Journal | None, error: BaseException, message: str, say: Callable[[str], None]
+    journal: Journal | None,
+    error: BaseException,
+    message: str,
+    say: Callable[[str], None],
+    place: str = "",
 ) -> None:
     kind = "usage" if isinstance(error, UsageError) else "training"
     message = secrets.mask(message)
     # A line that is short enough for a pipe: other tasks than the chief have no journal.
-    text = message[:600].encode(errors="replace").decode()
-    say(f"failed {json.dumps(text, ensure_ascii=False)}")
+    told = {"reason": message[:500].encode(errors="replace").decode(), "place": place[:300] or None}
+    say(f"failed {json.dumps(told, ensure_ascii=False)}")
     if journal is not None and not isinstance(error, errors.Interrupted):
         # On a full disk this fails as well.
-        quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
+        quietly(
+            lambda: journal.write("error", kind=kind, message=message[:4000], place=place or None)
+        )
 
 
 def child(

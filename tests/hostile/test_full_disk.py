@@ -65,7 +65,7 @@ def test_a_new_run(home: Home, tmp_path: Path, leave: int) -> None:
         else:
             assert code == errors.FAILED, output
             assert os.strerror(errno.ENOSPC) in output and f"error: {small}" in output
-            said = (read_json(results[0]) or {})["error"] if results else ""
+            said = str((read_json(results[0]) or {})["failure"]) if results else ""
             assert not results or os.strerror(errno.ENOSPC) in said
 
 

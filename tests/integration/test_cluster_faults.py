@@ -89,7 +89,7 @@ def test_a_host_is_lost(task: str, number: signal.Signals, dtrain, hurt) -> None
     run = dtrain(*QUICK, *MULTIWORKER, *ENDLESS)
     failed_within(run, thread, 20)
     how = "ended by SIGKILL" if number == signal.SIGKILL else "was stopped (SIGSTOP) for 5 s"
-    assert f"{task}: {how}" in run.result["error"]
+    assert f"{task}: {how}" in run.error
     assert f"{task}.log" in run.output
 
 
@@ -109,7 +109,7 @@ def test_a_coordinator_or_a_server_is_lost(task: str, number: signal.Signals, dt
     thread = hurt(task, number)
     run = dtrain(*QUICK, *PS, *ENDLESS)
     failed_within(run, thread, 20)
-    assert task in run.result["error"]
+    assert task in run.error
 
 
 USER = '''
@@ -166,7 +166,7 @@ def test_a_task_that_exits_in_python(dtrain, user_code) -> None:
     user_code(USER)
     run = dtrain(*QUICK, *MULTIWORKER, *ENDLESS, "trainer.callbacks=[{_target_:mine.Leave}]")
     assert run.code == 1, run.output
-    assert "worker-0" in run.result["error"]
+    assert "worker-0" in run.error
     assert "SystemExit: 3" in run.output
 
 
@@ -174,10 +174,7 @@ def test_a_task_that_never_comes(dtrain, user_code) -> None:
     user_code(USER)
     run = dtrain(*QUICK, *MULTIWORKER, "strategy._target_=mine.Late", "launcher.start_timeout=6")
     assert run.code == 1, run.output
-    assert (
-        "worker-0: did not join the cluster within 6 s (launcher.start_timeout)"
-        in run.result["error"]
-    )
+    assert "worker-0: did not join the cluster within 6 s (launcher.start_timeout)" in run.error
 
 
 def test_a_task_that_hangs_leaves_its_stack(dtrain, user_code) -> None:
@@ -187,7 +184,7 @@ def test_a_task_that_hangs_leaves_its_stack(dtrain, user_code) -> None:
         "launcher.stall_timeout=15",
     )  # fmt: skip
     assert run.code == 1, run.output
-    assert "no step in 15 s (launcher.stall_timeout)" in run.result["error"]
+    assert "no step in 15 s (launcher.stall_timeout)" in run.error
     for task in ("chief-0", "worker-0"):
         assert "Current thread" in run.rundir.log(task).read_text()
     assert "mine.py" in run.rundir.log("worker-0").read_text()

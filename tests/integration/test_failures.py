@@ -116,7 +116,7 @@ def test_training_that_fails(
     run = dtrain(*base, "trainer.epochs=3", "tracking=mlflow", *arguments)
     assert run.code == 1, run.output
     assert run.result["status"] == "FAILED"
-    assert message in run.result["error"]
+    assert message in run.error
     assert message in run.output
     assert "chief-0.log" in run.output
     # That of step 8 was begun before the validation: who is killed after it may not see its end.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dtrain.run import journal
-from dtrain.run.folder import RunDir, read_json
+from dtrain.run.folder import RunDir
 from tests import network
 from tests.conftest import QUICK, need
 from tests.integration.test_cluster_faults import ENDLESS
@@ -213,7 +213,7 @@ def named(job: Job, victim: str, by: Callable[..., bool]) -> None:
     Where packets are lost, TensorFlow may be the first to notice, of whatever it had in hand.
     """
     if victim != "chief-0":
-        error = (read_json(job.rundir.result) or {})["error"]
+        error = job.error
         assert victim in error, job.said()
         return
     others = [command for name, command in job.commands.items() if name != victim]
@@ -236,7 +236,7 @@ def test_a_chief_is_cut_off(hosts: Network, tmp_path: Path, dtrain) -> None:
     assert time.monotonic() - began < BOUND
     assert set(job.codes().values()) == {1}, job.said()
     until(lambda: not hosts.processes(), hosts.processes, 30)
-    error = (read_json(job.rundir.result) or {})["error"]
+    error = job.error
     assert "is lost: nothing came from it for 15 s" in error
     assert "worker-0" in error and "ps-0" in error
     for name in ("worker-0", "ps-0"):

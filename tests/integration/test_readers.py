@@ -149,7 +149,7 @@ def test_a_reader_that_is_killed(dtrain: Any, tmp_path: Path) -> None:
     assert run.code == errors.FAILED, run.output
     assert run.result["status"] == "FAILED"
     problem = "of 2: ended by SIGKILL, as the system does where memory runs out"
-    assert problem in run.result["error"] and problem in run.output
+    assert problem in run.error and problem in run.output
     assert "Traceback" not in run.output + run.log
     assert sound(run.rundir)[-1] >= 8
     pids = who_read(tmp_path)

@@ -85,7 +85,7 @@ def test_a_killed_run_ends_with_the_same_bits(strategy: str, dtrain, user_code) 
     assert whole.code == 0, whole.output
     killed = dtrain(*RUN, f"strategy={strategy}", callbacks % "DieOnce")
     assert killed.code == 1, killed.output
-    assert "SIGKILL" in killed.result["error"]
+    assert "SIGKILL" in killed.error
     assert checkpoint.steps(killed.rundir.checkpoints) in ([3], [3, 6])  # 6 was being saved
     resumed = dtrain(f"resume={killed.rundir.path}")
     assert resumed.code == 0, resumed.output

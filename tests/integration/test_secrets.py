@@ -129,7 +129,7 @@ def test_of_a_run_that_fails_with_it(dtrain, quick, tmp_path: Path) -> None:
     without = [word for word in quick if not word.startswith("model")]
     run = dtrain(*without, *WORDS, "+model.fail=true", "tracking=mlflow")
     assert run.code == 1
-    assert "the service refused ***" in run.result["error"]
+    assert "the service refused ***" in run.error
     assert "the service refused ***" in run.log
     assert holders(tmp_path, run.output) == []
 

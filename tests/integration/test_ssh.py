@@ -126,7 +126,7 @@ def test_a_task_has_the_variables_that_are_named(cluster: Cluster) -> None:
         *QUICK, "launcher.hosts=[a]", "launcher.variables=[MINE]",
         "strategy._target_=tests.agents.Reverses", MINE="abcdef", DTRAIN_TRUST="tests",
     )  # fmt: skip
-    assert "fedcba" in ended(command, 1)["error"]
+    assert "fedcba" in ended(command, 1)["failure"]["reason"]
 
 
 def test_ctrl_c_saves_and_a_resume_continues_on_other_hosts(cluster: Cluster) -> None:
@@ -203,7 +203,7 @@ def test_a_link_that_is_gone(host: str, cluster: Cluster) -> None:
     result = read_json(command.rundir.result) or {}
     assert result["status"] == "FAILED"
     if host != "login":
-        assert f"(host {host})" in result["error"], result
+        assert f"(host {host})" in result["failure"]["reason"], result
     until(lambda: not cluster.left(), cluster.left, 30)
     assert checkpoint.steps(command.rundir.checkpoints)
 

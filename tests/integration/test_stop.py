@@ -82,7 +82,7 @@ def interrupted(draw: random.Random, strategy: str, kind: str, dtrain: Any, fold
         what = order(draw, strategy, draw.choice(STARTING))
         run = stopped(dtrain, folder, what, *words)
         assert (run.code, checkpoint.steps(run.rundir.checkpoints)) == (1, []), run.output
-        assert run.result["error"] == "stopped before a checkpoint was saved"
+        assert run.error == "stopped before a checkpoint was saved"
     elif kind == "training":
         what = order(draw, strategy, "training", draw.randint(1, STEPS - 1))
         run = stopped(dtrain, folder, what, *words)

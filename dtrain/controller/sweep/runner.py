@@ -35,6 +35,7 @@ from dtrain.controller.sweep.table import Row, Table
 from dtrain.controller.validate import Ways
 from dtrain.errors import DtrainError
 from dtrain.files.fields import Json
+from dtrain.run.failure import Failure
 
 #: Number of the job, what has happened, and more about it.
 News = queue.SimpleQueue[tuple[int, str, Any]]
@@ -216,7 +217,8 @@ class Runner:
             self._entered = number + 1
             self._record.add(number, overrides, None)
             row = self._table.add(number, {})
-            self._conclude(row, Outcome(errors.USAGE, error=str(error)))
+            refused = Failure("refused", reason=str(error))
+            self._conclude(row, Outcome(errors.USAGE, failure=refused))
 
     def _begin(self, draft: Draft, slot: Slot) -> None:
         row = self._table.rows[draft.number]
@@ -260,10 +262,11 @@ class Runner:
                 )  # fmt: skip
                 outcome = launcher.do(work)
         except DtrainError as error:
-            outcome = Outcome(error.exit_code, error=str(error))
+            outcome = Outcome(error.exit_code, failure=Failure("failed", reason=str(error)))
         except Exception as error:  # of ours: the other jobs continue
             traceback.print_exc()
-            outcome = Outcome(errors.FAILED, error=f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            outcome = Outcome(errors.FAILED, failure=Failure("failed", reason=why))
         watch.close()
         self._news.put((number, "ended", outcome))
 
@@ -310,7 +313,7 @@ class Runner:
             row.objective = outcome.objective
         self._record.conclude(row.number, outcome)
         state = "pruned" if outcome.pruned else outcome.status
-        self._table.ended(row, state, outcome.seconds, outcome.error)
+        self._table.ended(row, state, outcome.seconds, self._record.problem(row.number))
         self._source.report(row.number, outcome)
         if outcome.status == "FAILED" and self._fail_fast and not self._stopping:
             # Once detaches from a job that SLURM has, and twice cancels it.

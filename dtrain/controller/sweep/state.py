@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from dtrain.config import private, schema, tree
@@ -21,7 +21,7 @@ from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json
-from dtrain.run import identity, journal, schemas
+from dtrain.run import failure, identity, journal, schemas
 from dtrain.run.folder import FORMAT, RunDir, write_json
 
 FILE = "sweep.json"
@@ -120,7 +120,7 @@ class Record:
             "differs": draft.differs if draft else {},
             "hash": draft.hash if draft else None,
             "status": "WAITING",
-            **dict.fromkeys(("objective", "seconds", "exit_code", "error", "log")),
+            **dict.fromkeys(("objective", "seconds", "exit_code", "failure")),
         }
         self.data["jobs"] = [job for job in self.jobs if job["number"] != number]
         self.jobs.append(entry)
@@ -187,17 +187,22 @@ class Record:
     def conclude(self, number: int, outcome: Outcome) -> None:
         """Note how a job of this command ended."""
         if outcome.exit_code == USAGE:
-            self.refused.append(str(outcome.error))
+            self.refused.append(outcome.failure.sentence() if outcome.failure else "")
         elif not (self.refused and outcome.status == "KILLED"):  # not stopped because of these
             self._others += 1
         self.ended(number, outcome)
 
+    def problem(self, number: int) -> str | None:
+        """Return why a job failed, in words."""
+        job = self._job(number)
+        return failure.sentence(job["failure"], self.folder / job["folder"])
+
     def ended(self, number: int, outcome: Outcome) -> None:
         """Note how a job ended."""
         entry = self._job(number)
-        for name in ("status", "objective", "seconds", "exit_code", "error"):
+        for name in ("status", "objective", "seconds", "exit_code"):
             entry[name] = getattr(outcome, name)
-        entry["log"] = None if outcome.log is None else str(outcome.log.relative_to(self.folder))
+        entry["failure"] = None if outcome.failure is None else outcome.failure.record()
         if outcome.pruned:
             entry["pruned"] = True
         self.data["best"] = self._best()
@@ -315,13 +320,13 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
         return None, None
     result: Any = schemas.glance(rundir.result, schemas.Result) or {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
-        return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))
+        return None, Outcome.of(result, failure=None, pruned=bool(result.get("pruned")))
     return str(rundir.path), None
 
 
 #: What a sweep that is resumed needs of itself and of each of its jobs; others only read a few.
 _SWEEP = ("started", "command", "ended", "objective", "objective_mode", "baseline", "best")
-_JOB = ("overrides", "hash", "objective", "seconds", "exit_code", "error", "log")
+_JOB = ("overrides", "hash", "objective", "seconds", "exit_code", "failure")
 
 
 def check(data: Json, path: Path) -> None:
@@ -340,9 +345,6 @@ def check(data: Json, path: Path) -> None:
             raise DamagedFile(path, f"is that of another job, too: {job['number']}", place)
         numbers.add(job["number"])
         reading.below(path.parent, job["folder"], path, f"{place}.folder")
-        log = PurePosixPath(job["log"] or "")
-        if log.is_absolute() or ".." in log.parts:
-            raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")
 
 
 def _check_fields(data: Json, names: tuple[str, ...], path: Path, place: str) -> None:

@@ -225,7 +225,7 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
         shipped: all of it is there.
     """
     data, entries = record.data, record.jobs
-    lines = [f"job {e['number']} failed: {_problem(record, e)}" for e in record.failed]
+    lines = [f"job {e['number']} failed: {record.problem(e['number'])}" for e in record.failed]
     done = len(entries) - len(record.failed) - len(record.left)
     lines.append(f"{data['status']}: {done} of {jobs(len(entries))} done")
     path = short(record.folder)
@@ -239,10 +239,3 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
     if record.failed or record.left:
         lines.append(f"resume with: python -m dtrain sweep.resume={shlex.quote(path)}")
     return lines
-
-
-def _problem(record: Record, entry: Json) -> str:
-    """Return why a job failed; mostly that says where its log is."""
-    if entry["log"] is None or "(log: " in entry["error"]:
-        return str(entry["error"])
-    return f"{entry['error']} (log: {short(record.folder / entry['log'])})"

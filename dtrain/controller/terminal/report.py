@@ -15,6 +15,7 @@ from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
+from dtrain.run import failure
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking.base import Tracker, make_tracker
@@ -118,8 +119,8 @@ def print_end(view: View, tracker: Tracker, rundir: RunDir, result: Json, shippe
         + (f", {speed:,.0f} examples/s" if speed else "")
         + (f"  {metrics}" if metrics else "")
     )
-    if result["error"]:
-        view.detail(f"error: {result['error']}")
+    if (error := failure.sentence(result["failure"], rundir.path)) is not None:
+        view.detail(f"error: {error}")
     path = short(rundir.path)
     view.detail(f"run folder: {path}")
     if rundir.tensorboard.exists():

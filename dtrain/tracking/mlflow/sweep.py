@@ -15,7 +15,7 @@ from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.files.fields import Json
-from dtrain.run import schemas
+from dtrain.run import failure, schemas
 from dtrain.run.folder import RunDir, write_json
 from dtrain.tracking.base import make_tracker
 from dtrain.tracking.delivery import Delivery, ship_folder
@@ -228,12 +228,13 @@ def _ship(rundir: RunDir) -> bool:
 def _note(jobs: list[Json], best: int | None) -> str:
     """Return a table of the jobs in Markdown, the best in bold, as a description shows it."""
     keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
-    reported = ("status", "objective", "seconds", "error")
-    head = ["job", *keys, *reported]
+    reported = ("status", "objective", "seconds")
+    head = ["job", *keys, *reported, "error"]
     lines = [head, ["---"] * len(head)]
     for job in jobs:
         row = [str(job["number"]), *(str(job["differs"].get(key, "")) for key in keys)]
         row += ["" if job.get(name) is None else str(job[name]) for name in reported]
+        row.append(failure.sentence(job.get("failure")) or "")
         cells = [cell.replace("|", "\\|").replace("\n", " ")[:100] for cell in row]
         lines.append([f"**{c}**" if c else "" for c in cells] if row[0] == str(best) else cells)
     text = ""

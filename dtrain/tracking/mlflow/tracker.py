@@ -20,7 +20,7 @@ from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json, Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
-from dtrain.run import code, schemas
+from dtrain.run import code, failure, schemas
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
@@ -355,8 +355,9 @@ class MLflow(Tracker):
     def _explain(self, result: Json) -> None:
         """Add why the run failed, and the logs of its tasks."""
         call, logs = self._store.call, self._run.rundir.logs
-        if error := result.get("error"):
-            call("set_tag", self._run_id, "error", secrets.mask(str(error))[:_TAG_CHARACTERS])
+        folder = self._run.rundir.path
+        if error := failure.sentence(result.get("failure"), folder):
+            call("set_tag", self._run_id, "error", error[:_TAG_CHARACTERS])
         for path in sorted(logs.glob("*.log")):
             if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LOG_BYTES:
                 call("log_artifact", self._run_id, str(path), logs.name)

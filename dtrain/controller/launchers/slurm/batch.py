@@ -27,6 +27,7 @@ from dtrain.files import reading, writing
 from dtrain.files.fields import Json
 from dtrain.host.terminal import say
 from dtrain.run import schemas
+from dtrain.run.failure import LOSSES
 from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
@@ -200,7 +201,8 @@ def left(folder: Path, job: str | None = None) -> int | None:
 def continues(folder: Path, code: int | None) -> bool:
     """Say whether a run that ended so is to continue: it was asked to stop, or lost a process."""
     if code == errors.FAILED:
-        return bool((result(folder, own()) or {}).get("lost"))
+        failure = (result(folder, own()) or {}).get("failure")
+        return failure is not None and failure["kind"] in LOSSES
     return code is None or code == errors.INTERRUPTED
 
 
