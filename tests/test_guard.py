@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -12,52 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.conf import HydraConf, JobConf
 
 from dtrain.config import guard
-from tests.conftest import QUICK, Commands, Run
+from tests.conftest import Commands, Run
 
-GLOBAL = "# @package _global_\n"
 RUNS = "{_target_: shutil.copyfile, src: secret.txt, dst: ran}"
-#: What Hydra would do for a preset or an experiment: YAML at the top of the configuration.
-HYDRA = {
-    "callbacks": f"hydra: {{callbacks: {{x: {RUNS}}}}}",
-    "job_logging": "hydra: {job_logging: {version: 1, root: {handlers: [a]},"
-    " handlers: {a: {class: logging.FileHandler, filename: ran}}}}",
-    "hydra_logging": "hydra: {hydra_logging: {version: 1, root: {handlers: [a]},"
-    " handlers: {a: {(): pathlib.Path.touch, self: ran}}}}",
-    "formatters": "hydra: {job_logging: {formatters: {a: {(): os.mkdir, path: ran}}}}",
-    "launcher": "hydra: {launcher: {_target_: os.abort}}",
-    "sweeper": "hydra: {sweeper: {_target_: os.abort}}",
-    "sweeper's arguments": f"hydra: {{sweeper: {{params: {{seed: {RUNS}}}}}}}",
-    "sweeper's list": f"hydra: {{sweeper: {{params: [{RUNS}]}}}}",
-    "sweeper's reference": "hydra: {sweeper: {params: '${model}'}}",
-    "partial": "hydra: {sweeper: {params: {_partial_: true}}}",
-    "trust": "hydra: {job: {env_set: {DTRAIN_TRUST: shutil}}}",
-    "library": "hydra: {job: {env_set: {LD_PRELOAD: x.so}}}",
-    "environment": "hydra: {job: {env_copy: [HOME]}}",
-    "overrides": "hydra: {overrides: {task: ['model.x=1']}}",
-    "hydra's overrides": "hydra: {overrides: {hydra: ['hydra.mode=RUN']}}",
-    "directory": "hydra: {job: {chdir: true}}",
-    "name": "hydra: {job: {name: x}}",
-    "number": "hydra: {job: {num: 3}}",
-    "subdir": "hydra: {sweep: {subdir: ran}}",
-    "verbose": "hydra: {verbose: true}",
-    "verbose loggers": "hydra: {verbose: [hydra]}",
-    "output": "hydra: {runtime: {output_dir: ran}}",
-    "search path": "hydra: {searchpath: ['pkg://evil']}",
-    "reference": "hydra: {callbacks: '${model}'}",
-}
-#: As overrides of the command line.
-TYPED = (
-    f"+hydra.callbacks.x={RUNS}", f"hydra.callbacks={{x:{RUNS}}}",
-    "hydra.output_subdir=ran", "hydra.searchpath=[pkg://evil]", "hydra.searchpath=[file://presets]",
-    "+hydra.searchpath=[pkg://evil]", "++hydra.searchpath=[pkg://evil]", "~hydra.callbacks",
-    "hydra/job_logging=default", "hydra/hydra_logging=hydra_debug", "hydra/job_logging=stdout",
-    "hydra.job.chdir=true", "hydra.verbose=true", "+hydra.job.env_set.DTRAIN_TRUST=shutil",
-    "hydra/launcher=basic", "hydra/sweeper=basic", "hydra.sweep.subdir=ran",
-    f"hydra.sweeper.params={{seed:{RUNS}}}", "hydra.job.name=x", "hydra.overrides.task=[seed=1]",
-    "hydra.job.env_copy=[HOME]", "~hydra.job_logging",
+#: What Hydra would do for an experiment; more of it stands in ``mistakes.txt``.
+HYDRA = (
+    f"callbacks: {{x: {RUNS}}}", "job: {env_set: {DTRAIN_TRUST: shutil}}",
+    "job_logging: {version: 1, root: {handlers: [a]},"
+    " handlers: {a: {class: logging.FileHandler, filename: ran}}}",
+    f"sweeper: {{params: {{seed: {RUNS}}}}}",
 )  # fmt: skip
+
+
+def written(text: str, *path: str) -> None:
+    file = Path("presets", *path)
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
 
 
 @pytest.fixture(autouse=True)
@@ -84,33 +58,14 @@ def untouched(tmp_path: Path, run: Run, *made: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("case", HYDRA)
-def test_a_preset_says_nothing_to_hydra(case: str, dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA[case])
-    given = ("--config-dir", "presets", "experiment=small", "dry_run=true")
-    mode = ("-m",) if case.startswith("sweeper") else ()
-    line = untouched(tmp_path, dtrain(*given, *mode), "presets")
-    assert "hydra" in line, line
-
-
-@pytest.mark.parametrize("case", ["callbacks", "job_logging", "trust", "sweeper's arguments"])
+@pytest.mark.parametrize("text", HYDRA)
 @pytest.mark.parametrize("how", [["--cfg", "all"], ["--info", "config"], ["-m"]])
-def test_nor_where_nothing_would_run(
-    case: str, how: list[str], dtrain: Commands, tmp_path: Path
+def test_a_preset_says_nothing_to_hydra_where_nothing_would_run(
+    text: str, how: list[str], dtrain: Commands, tmp_path: Path
 ) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA[case])
+    written(f"# @package _global_\nhydra: {{{text}}}", "experiment", "small.yaml")
     run = dtrain("--config-dir", "presets", "experiment=small", *how)
     assert "error: hydra" in untouched(tmp_path, run, "presets")
-
-
-@pytest.mark.parametrize("word", TYPED)
-def test_hydras_keys_are_honoured_or_refused(word: str, dtrain: Commands, tmp_path: Path) -> None:
-    line = untouched(tmp_path, dtrain(word, "dry_run=true"))
-    assert "hydra" in line and "accepted: " in line
 
 
 def test_keys_of_hydras_that_are_honoured(dtrain: Commands) -> None:
@@ -124,18 +79,6 @@ def test_keys_of_hydras_that_are_honoured(dtrain: Commands) -> None:
     ):  # fmt: skip
         run = dtrain(*words, "dry_run=true")
         assert run.code == 0, run.output
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--experimental-rerun", "x.pickle"], ["--config-path", "pkg://evil"], ["-cn", "x"],
-        ["--hydra-help"], ["--resolve"], ["-m", "--cfg", "job"], ["-r", "-m"],
-        ["--config-dir", "nowhere"],
-    ],
-)  # fmt: skip
-def test_options_that_dtrain_has_not(options: list[str], dtrain: Commands, tmp_path: Path) -> None:
-    untouched(tmp_path, dtrain(*options))
 
 
 def test_options_that_it_has(dtrain: Commands) -> None:
@@ -203,17 +146,14 @@ def test_its_presets(config_dir: Any, dtrain: Commands, tmp_path: Path) -> None:
 
 def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) -> None:
     """A variable that a file of theirs names is not named by the user."""
-    given = forged(tmp_path, "+model=theirs", config_dir=str(tmp_path / "sent" / "presets"))
-    preset = tmp_path / "sent" / "presets" / "dataset" / "theirs.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text("_target_: dtrain.datasets.npz\npath: '${oc.env:CANARY}'\naugment: null\n")
     presets = str(tmp_path / "sent" / "presets")
-    command = {"format": 2, "overrides": ["dataset=theirs"], "config_dir": presets}
-    (tmp_path / "sent" / "command.json").write_text(json.dumps(command))
+    given = forged(tmp_path, "dataset=theirs", config_dir=presets)
+    text = "_target_: dtrain.datasets.npz\npath: '${oc.env:CANARY}'\naugment: null\n"
+    written(text, presets, "dataset", "theirs.yaml")
     line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
     assert line.startswith("error: dataset.path=${oc.env:CANARY}: asks for the variable CANARY of")
     assert "hint: DTRAIN_ENV=CANARY in front of the command" in line
-    ours = ("--config-dir", str(tmp_path / "sent" / "presets"), "dataset=theirs", "dry_run=true")
+    ours = ("--config-dir", presets, "dataset=theirs", "dry_run=true")
     assert "dataset.path=the canary: there is no such file" in dtrain(*ours).output
 
 
@@ -225,43 +165,13 @@ def test_what_the_user_consents_to(
     monkeypatch.setenv("DTRAIN_ENV", "CANARY" if consent == "variable" else "OTHER")
     more = ["dataset.path='${oc.env:CANARY}'"] if consent == "typed" else []
     run = dtrain(f"fork={given}", *more, "dry_run=true")
-    assert (
-        "dataset.path=the canary: there is no such file" in run.output
-        or "no sound check" in run.output
-    )
+    assert f"fork={given}: holds no sound checkpoint" in run.output
 
 
 def test_a_job_of_a_sweep_is_checked_too(dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA["callbacks"])
+    written(f"# @package _global_\nhydra: {{{HYDRA[0]}}}", "experiment", "small.yaml")
     run = dtrain("-m", "--config-dir", "presets", "experiment=resume,small", "dry_run=true")
     assert "hydra.callbacks" in untouched(tmp_path, run, "presets")
-
-
-#: Nodes that would run, at places that take something else; the place comes first in the sentence.
-NODES = {
-    "model": "{_target_: dtrain.controller.folders.remove, path: secret.txt}",
-    "dataset": "{_target_: dtrain.run.folder.write_text, path: ran, text: x}",
-    "optimizer": "{_target_: keras.src.utils.file_utils.copy, src: secret.txt, dst: ran}",
-    "launcher": "{_target_: dtrain.controller.launchers.local.Process}",
-    "trainer.loss": "{_target_: keras.src.utils.python_utils.func_load, code: x}",
-    "trainer.metrics": "[{_target_: keras.saving.load_model, filepath: x, safe_mode: false}]",
-    "trainer.callbacks": "[{_target_: keras.callbacks.RemoteMonitor}]",
-    "+dataset.augment": "{_target_: keras.utils.get_file, origin: 'http://127.0.0.1:9/x'}",
-    "optimizer.schedule": "{_target_: keras.src.utils.file_utils.rmtree, path: evil}",
-    "objective": "{_target_: keras.layers.Dense}",
-    "+model.x": "{_target_: os.mkdir, path: ran}",
-    "+model.l2": "[{class_name: x, config: {}, module: evil}]",
-    "trainer.metrics ": "[[{class_name: x, config: {}, module: evil}]]",
-    "trainer.callbacks ": "[{_target_: keras.callbacks.CSVLogger, filename: ../ran}]",
-}
-
-
-@pytest.mark.parametrize("place", NODES)
-def test_a_node_that_would_run(place: str, dtrain: Commands, tmp_path: Path) -> None:
-    run = dtrain(f"++{place.strip().lstrip('+')}={NODES[place]}", *QUICK[-1:], "tracking=none")
-    untouched(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -283,14 +193,10 @@ def test_by_a_process_of_its_own(command: str, tmp_path: Path) -> None:
 
 def test_the_table_is_hydras(dtrain: Commands) -> None:
     """A key that a newer Hydra brings has to be looked at."""
-    import dataclasses
-
-    from hydra.conf import HydraConf, JobConf
-
-    assert {f.name for f in dataclasses.fields(HydraConf)} - {"defaults"} <= {
-        *(key.split(".")[0] for key in guard._FIXED), *guard._FREE
-    }  # fmt: skip
-    free = {"override_dirname", "config_name", "config"}
-    assert {f"job.{f.name}" for f in dataclasses.fields(JobConf) if f.name not in free} <= set(
-        guard._FIXED
-    )
+    fixed = {
+        *guard._FIXED,
+        *(f"job.{name}" for name in ("override_dirname", "config_name", "config")),
+    }
+    known = {key.split(".")[0] for key in fixed} | {*guard._FREE, "defaults"}
+    assert {field.name for field in dataclasses.fields(HydraConf)} <= known
+    assert {f"job.{field.name}" for field in dataclasses.fields(JobConf)} <= fixed
