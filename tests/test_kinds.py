@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
+
 import pytest
 
-from dtrain.config import kinds, targets, trust
+from dtrain.config import targets, trust
 from dtrain.errors import UsageError
-
-
-@pytest.mark.parametrize(
-    ("key", "argument", "accepted"),
-    [
-        ("model", False, ["dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential"]),
-        ("dataset.augment", False, ["dtrain.augment.*, keras.layers.*"]),
-        ("dataset.members.a", False, ["dtrain.datasets.*"]),
-        ("trainer.metrics[3]", False, ["keras.metrics.*", "torchmetrics.*"]),
-        ("trainer.loss.out", False, ["keras.losses.*", "torch.nn.*Loss, torch.nn.functional.*"]),
-        ("model.x", False, []), ("", False, []), ("hydra.callbacks.x", False, []),
-        ("trainer", False, []), ("strategy.plan", True, ["dtrain.task.strategies.plans.*"]),
-        ("model.layers[0]", True, [kind.accepted for kind in kinds.ARGUMENTS]),
-    ],
-)  # fmt: skip
-def test_places(key: str, argument: bool, accepted: list[str]) -> None:
-    assert [kind.accepted for kind in kinds.at(key, argument)] == accepted
 
 
 def located(name: str) -> bool:
@@ -36,8 +22,6 @@ def located(name: str) -> bool:
 
 @pytest.mark.task
 def test_the_public_names_of_keras() -> None:
-    import inspect
-
     import keras
 
     bases = {
@@ -48,14 +32,10 @@ def test_the_public_names_of_keras() -> None:
     }  # fmt: skip
     code = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "FlaxLayer", "JaxLayer"}
     for group, base in bases.items():
-        module = keras
-        for part in group.split("."):
-            module = getattr(module, part)
-        names = [n for n in dir(module) if not n.startswith("_") and n not in code]
-        for name in names:
-            found = getattr(module, name)
-            right = inspect.isclass(found) and issubclass(found, base)
-            if right and name[0].isupper():
+        for name, found in vars(operator.attrgetter(group)(keras)).items():
+            if name.startswith("_") or name in code:
+                continue
+            if inspect.isclass(found) and issubclass(found, base) and name[0].isupper():
                 assert located(f"keras.{group}.{name}")
             elif not inspect.isclass(found) and group != "losses" and name != "Input":
                 assert not located(f"keras.{group}.{name}"), name

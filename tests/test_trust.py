@@ -56,9 +56,8 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def call(target: str, key: str = "model") -> Any:
-    node = {"_target_": target}
-    trust.check({key: node})
-    return targets.instantiate(node, key)
+    trust.check({key: {"_target_": target}})
+    return targets.instantiate({"_target_": target}, key)
 
 
 def test_an_installed_package_that_the_user_names(tmp_path: Path) -> None:
@@ -105,21 +104,18 @@ def test_nothing_is_called_where_no_function_is_meant() -> None:
 
 def test_a_folder_from_elsewhere_names_nothing() -> None:
     words = ["model=custom", "model._target_=ttimm.create_model"]
-    for command, allowed in (
-        (private.sign_command(words, None, None), True),
-        ({"overrides": words, "config_dir": None, "signature": "forged"}, False),
-    ):
-        trust.begin(["resume=run"])
-        private.accept("resume", "run", command, ["resume=run"])
-        if allowed:
-            assert call("ttimm.create_model") == "x"
-            continue
-        for target in ("ttimm.create_model", "tmine.tother.make", "os.system", "tmine.os.system"):
-            with pytest.raises(UsageError):
-                call(target)
-        assert call("tmine.build") == 5, "the user's own project, as ever"
+    trust.begin(["resume=run"])
+    private.accept("resume", "run", private.sign_command(words, None, None), ["resume=run"])
+    assert call("ttimm.create_model") == "x", "one of the user's own"
+    trust.begin(["resume=run"])
+    forged = {"overrides": words, "config_dir": None, "signature": "forged"}
+    private.accept("resume", "run", forged, ["resume=run"])
+    for target in ("ttimm.create_model", "tmine.tother.make", "os.system", "tmine.os.system"):
         with pytest.raises(UsageError):
-            call("tmine.build", "launcher")
+            call(target)
+    assert call("tmine.build") == 5, "the user's own project, as ever"
+    with pytest.raises(UsageError):
+        call("tmine.build", "launcher")
 
 
 def test_what_is_typed_beside_the_words_of_a_folder_from_elsewhere() -> None:
@@ -165,11 +161,5 @@ def test_one_command_leaves_nothing_to_the_next() -> None:
 
 def test_a_thread_of_a_command_reads_what_the_command_may() -> None:
     trust.begin(["name=${oc.env:HOME}"])
-    answers: list[bool] = []
-
-    def deliver(last: Any) -> bool:
-        answers.append(private.allowed("HOME"))
-        return True
-
-    delivery = Delivery("nowhere", deliver, lambda: None, print)
-    assert delivery.finish(("FINISHED", 1.0)) and all(answers) and answers
+    delivery = Delivery("nowhere", lambda last: private.allowed("HOME"), lambda: None, print)
+    assert delivery.finish(("FINISHED", 1.0))
