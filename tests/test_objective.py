@@ -11,7 +11,7 @@ import pytest
 
 from dtrain.compare.comparison import compare
 from dtrain.compare.load_folders import of_folders
-from dtrain.config.objective import chosen, first
+from dtrain.config.objective import chosen, first, mode_of
 from dtrain.run import checkpoint
 
 OWN = """
@@ -60,6 +60,13 @@ def test_what_a_run_has_is_its_objective() -> None:
     assert chosen([event, {"event": "start"}], "auto", "auto") == ("loss", "min")
     assert chosen([{"event": "start"}], "auto", "auto") == (None, None)
     assert chosen([], "val_auc", "max") == ("val_auc", "max"), "of a former version"
+
+
+def test_the_best_of_a_loss_is_the_smallest() -> None:
+    for name in ("val_loss", "loss", "val_head_loss", "val_mean_squared_error", "test/mae"):
+        assert (mode_of("auto", name), mode_of("max", name)) == ("min", "max")
+    for name in ("val_accuracy", "val_lossless"):
+        assert (mode_of("auto", name), mode_of("min", name)) == ("max", "min")
 
 
 def best(run: Any, name: str) -> None:
