@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import schema, suggest
+from dtrain.config import schema
 from dtrain.config.help import help_of, keys, sentences
 from dtrain.config.node import Plain
 from dtrain.controller.sweep import options
-from dtrain.errors import UsageError
 from tests.test_schema import KINDS
 
 SCOPES = {"data", "numbers", "length", "host", "record", "command"}
@@ -40,14 +39,6 @@ def test_help_has_what_a_user_types() -> None:
     assert help_of("model")[:2] == ("cnn", "cnn, custom, mlp, resnet, transformer, wide_deep")
     assert "cosine" in help_of("optimizer/schedule").accepted
     assert help_of("model.dropout").default == "0.25"  # of the default option, the CNN
-
-
-def test_an_unknown_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="there is no such key"):
-        help_of("trainer.epoch")
-    for key in ("trainer.epoch", "max_epochs", "epochs"):
-        assert suggest.of_help(key) == "python -m dtrain --help trainer.epochs"
-    assert suggest.of_help("zzzqq") is None
 
 
 def test_what_a_resume_may_not_change() -> None:

@@ -90,54 +90,10 @@ def test_check_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(sys.modules) == before
 
 
-def sequential(*layers: Any) -> Any:
-    return {"model": {"_target_": "keras.Sequential", "layers": [*layers]}}
-
-
-def model(target: Any) -> Any:
-    return {"model": {"_target_": target}}
-
-
-OBJECT = {"module": "os", "class_name": "system", "config": {}}
-LOOKUP = {"_target_": "keras.layers.StringLookup", "vocabulary": "gs://bucket/x"}
-#: (a configuration, the key that the message names, its value, what to type)
-UNTRUSTED = [
-    ({"_target_": "os.system"}, "_target_", "os.system", "the configuration without"),
-    (model("os.system"), "model._target_", "os.system", "DTRAIN_TRUST=os "),
-    ({"trainer": {"callbacks": [0, {"_target_": "os.path.join"}]}},
-     "trainer.callbacks[1]._target_", "os.path.join", "DTRAIN_TRUST=os "),
-    ({"model": {"_target_": "keras.Model", "x": [{"y": {"_target_": "timeit.it"}}]}},
-     "model.x[0].y._target_", "timeit.it", "DTRAIN_TRUST=timeit "),
-    ({"launcher": {"_target_": "kerasx.f"}}, "launcher._target_", "kerasx.f",
-     "DTRAIN_TRUST=kerasx "),
-    *((model(name), "model._target_", str(name), "model._target_=keras.")
-      for name in ("keras", "", 3, None)),
-    ({"hardware": {"kind": {"_target_": "keras.layers.Dense"}}},  # nothing is called there
-     "hardware.kind._target_", "keras.layers.Dense", "the configuration without"),
-    (model("keras.layers.Bidirectional"), "model._target_", "keras.layers.Bidirectional",
-     "DTRAIN_TRUST=keras.layers.Bidirectional "),
-    ({"trainer": {"metrics": [[OBJECT]]}},
-     "trainer.metrics[0][0]", "...", "trainer.metrics[0][0]={_target_:"),
-    (sequential({"class_name": "x", "config": {}}),
-     "model.layers[0]", "...", "model.layers[0]={_target_:"),
-    (sequential(LOOKUP), "model.layers[0].vocabulary", "gs://bucket/x",
-     "DTRAIN_TRUST=keras.layers.StringLookup "),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("config", "key", "value", "typed"), UNTRUSTED)
-def test_what_is_not_trusted_is_refused_by_its_key(
-    config: Any, key: str, value: str, typed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("DTRAIN_TRUST", raising=False)
-    message = refusal(trust.check, config)
-    assert message.startswith(f"{key}={value}: "), message
-    assert f": {typed}" in message
-
-
 #: Of dtrain and of Keras, where a thing of another kind is meant: a place and a name.
-ELSEWHERE = {
+ELSEWHERE: dict[str, list[Any]] = {
     "model": [
+        "os.system", "keras", "", 3, None, "keras.layers.Bidirectional",
         "dtrain.controller.folders.remove", "dtrain.run.folder.write_text",
         "dtrain.files.writing.write_new", "dtrain.models.layers.Lambda",
         "dtrain.host.forkserver.Process", "dtrain.models.mlp.__call__",
@@ -154,7 +110,8 @@ ELSEWHERE = {
     ],
     "dataset.augment": ["keras.utils.get_file", "dtrain.augment.tf.io.write_file"],
     "strategy": ["dtrain.task.backends.tensorflow.base.Strategy", "dtrain.models.mlp"],
-    "launcher": ["dtrain.controller.launchers.local.Process", "keras.Model"],
+    "launcher": ["dtrain.controller.launchers.local.Process", "keras.Model", "kerasx.f"],
+    "hardware.kind": ["keras.layers.Dense"],
     "optimizer": ["keras.metrics.Mean", "keras.optimizers.get"],
     "optimizer.schedule": ["keras.optimizers.Adam"], "trainer.loss": ["keras.metrics.Mean"],
     "trainer.metrics[0]": ["keras.metrics.deserialize", "keras.Model", "keras.losses.Huber"],
@@ -165,22 +122,36 @@ ELSEWHERE = {
     "sweep": ["keras.Model"], "tracking.uri": ["keras.Model"], "name": ["keras.Model"],
     "model.layers[0]": ["keras.layers.Dense"],
 }  # fmt: skip
+OBJECT = {"module": "os", "class_name": "system", "config": {}}
 #: As arguments of a model.
 INNER = [
     "keras.layers.Lambda", "keras.layers.TFSMLayer", "keras.layers.TorchModuleWrapper",
     "keras.layers.JaxLayer", "keras.layers.deserialize", "keras.layers.Dense.from_config",
     "keras.callbacks.ModelCheckpoint", "keras.utils.get_file", "keras.saving.load_model",
     "dtrain.datasets.npz", "dtrain.controller.folders.remove", "keras.Lambda", "keras.layers._x",
+    "os.path.join", "timeit.it",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("place", "name"), [(place, name) for place, names in ELSEWHERE.items() for name in names]
 )
-def test_a_place_takes_its_own_kind(place: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_takes_its_own_kind(place: str, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TRUST", "mine,keras,dtrain")
     message = refusal(trust.check, {"_target_": name}, place, False, False)
     assert message.startswith(f"{place}._target_={name}: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "node"),
+    [
+        ("trainer.metrics[0][0]", {"trainer": {"metrics": [[OBJECT]]}}),
+        ("model.layers[0]", {"model": {"_target_": "keras.Sequential", "layers": [OBJECT]}}),
+    ],
+)
+def test_keras_own_way_to_write_an_object_is_refused(key: str, node: Any) -> None:
+    message = refusal(trust.check, node)
+    assert message.startswith(f"{key}=...: ") and f": {key}={{_target_:" in message
 
 
 @pytest.mark.parametrize("name", INNER)
