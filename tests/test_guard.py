@@ -108,29 +108,24 @@ def forged(tmp_path: Path, *overrides: Any, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "word",
+    ("key", "word"),
     [
-        f"+hydra.callbacks.x={RUNS}", "hydra.searchpath=[pkg://evil]", "hydra/job_logging=default",
-        "--experimental-rerun=x.pickle", "--config-path=pkg://evil", "--cfg=all", "-m",
-        "--config-dir=presets", "--shell-completion", 3, ["seed=1"],
-        "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'",
-        f"trainer.callbacks=[{RUNS}]", "tracking.uri=http://127.0.0.1:9",
-        "'+model.x=${oc.decode:\"\\${oc.env:CANARY}\"}'",
+        *(("fork", word) for word in (
+            f"+hydra.callbacks.x={RUNS}", "hydra.searchpath=[pkg://evil]", "--cfg=all", "-m",
+            "hydra/job_logging=default", "--experimental-rerun=x.pickle", "--shell-completion",
+            "--config-path=pkg://evil", "--config-dir=presets", 3, ["seed=1"],
+            "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'",
+            f"trainer.callbacks=[{RUNS}]", "tracking.uri=http://127.0.0.1:9",
+            "'+model.x=${oc.decode:\"\\${oc.env:CANARY}\"}'",
+        )),
+        *((key, word) for key in ("resume", "sweep.resume") for word in (
+            "-m", f"+hydra.callbacks.x={RUNS}", "+model.x=${oc.env:CANARY}",
+        )),
     ],
 )  # fmt: skip
-def test_a_run_folder_from_elsewhere(word: Any, dtrain: Commands, tmp_path: Path) -> None:
-    refused("fork", word, dtrain, tmp_path)
-
-
-@pytest.mark.parametrize("key", ["resume", "sweep.resume"])
-@pytest.mark.parametrize("word", ["-m", f"+hydra.callbacks.x={RUNS}", "+model.x=${oc.env:CANARY}"])
-def test_likewise_one_that_is_resumed(
-    key: str, word: str, dtrain: Commands, tmp_path: Path
+def test_a_run_folder_from_elsewhere_is_refused_and_stays_as_it_is(
+    key: str, word: Any, dtrain: Commands, tmp_path: Path
 ) -> None:
-    refused(key, word, dtrain, tmp_path)
-
-
-def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
     given = forged(tmp_path, "objective=oc", word)
     before = {path: path.read_bytes() for path in Path(given).iterdir()}
     untouched(tmp_path, dtrain(f"{key}={given}", "dry_run=true"), "sent")
@@ -139,8 +134,7 @@ def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config_dir", [7, ["x"], "--experimental-rerun=x"])
 def test_its_presets(config_dir: Any, dtrain: Commands, tmp_path: Path) -> None:
-    given = forged(tmp_path, config_dir=config_dir)
-    line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
+    line = untouched(tmp_path, dtrain(f"fork={forged(tmp_path, config_dir=config_dir)}"), "sent")
     assert "no override" in line or "config_dir" in line
 
 
@@ -157,14 +151,15 @@ def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) ->
     assert "dataset.path=the canary: there is no such file" in dtrain(*ours).output
 
 
-@pytest.mark.parametrize("consent", ["typed", "variable"])
+@pytest.mark.parametrize(
+    ("variable", "typed"), [("OTHER", ["dataset.path='${oc.env:CANARY}'"]), ("CANARY", [])]
+)
 def test_what_the_user_consents_to(
-    consent: str, dtrain: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, typed: list[str], dtrain: Commands, tmp_path: Path, monkeypatch: Any
 ) -> None:
     given = forged(tmp_path, "dataset=npz", "dataset.path=${oc.env:CANARY}")
-    monkeypatch.setenv("DTRAIN_ENV", "CANARY" if consent == "variable" else "OTHER")
-    more = ["dataset.path='${oc.env:CANARY}'"] if consent == "typed" else []
-    run = dtrain(f"fork={given}", *more, "dry_run=true")
+    monkeypatch.setenv("DTRAIN_ENV", variable)
+    run = dtrain(f"fork={given}", *typed, "dry_run=true")
     assert f"fork={given}: holds no sound checkpoint" in run.output
 
 
@@ -193,10 +188,8 @@ def test_by_a_process_of_its_own(command: str, tmp_path: Path) -> None:
 
 def test_the_table_is_hydras(dtrain: Commands) -> None:
     """A key that a newer Hydra brings has to be looked at."""
-    fixed = {
-        *guard._FIXED,
-        *(f"job.{name}" for name in ("override_dirname", "config_name", "config")),
-    }
+    free = ("override_dirname", "config_name", "config")
+    fixed = {*guard._FIXED, *(f"job.{name}" for name in free)}
     known = {key.split(".")[0] for key in fixed} | {*guard._FREE, "defaults"}
     assert {field.name for field in dataclasses.fields(HydraConf)} <= known
     assert {f"job.{field.name}" for field in dataclasses.fields(JobConf)} <= fixed

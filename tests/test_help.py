@@ -35,7 +35,6 @@ def test_help_has_what_a_user_types() -> None:
     )  # fmt: skip
     assert help_of("hardware.kind")[:2] == ("auto", "auto, cpu, gpu, tpu")
     assert help_of("dataset.path").default is None
-    assert help_of("trainer.early_stopping").help.endswith("null: never.")
     assert help_of("model")[:2] == ("cnn", "cnn, custom, mlp, resnet, transformer, wide_deep")
     assert "cosine" in help_of("optimizer/schedule").accepted
     assert help_of("model.dropout").default == "0.25"  # of the default option, the CNN

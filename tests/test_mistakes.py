@@ -32,6 +32,8 @@ FILES = {
     "presets/vae/base.yaml": "# @package _global_\nproject: {width: 8}\n",
     "presets/experiment/good.yaml": "# @package _global_\nseed: 1\n",
     "presets/model/other.yaml": "defaults: [mine]\nb: 1\n",
+    "presets/broken.yaml": "a: [\n",
+    "presets/bare.yaml": "seed: 3\n",
     "secret.txt": "",
     "evil/__init__.py": "open('ran', 'w').close()",
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import names, objective
+from dtrain.config import names
 from dtrain.errors import UsageError
 from tests import public_names
 
@@ -41,24 +41,6 @@ def test_a_list_of_another_version_decides_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(names, "_is_of_this_version", lambda package: False)
     names.check({"optimizer": {"_target_": "torch.optim.Adem"}})
     names.check({"trainer": {"loss": "mze"}})
-
-
-@pytest.mark.parametrize(
-    ("key", "name", "hint"),
-    [
-        ("objective", "accuracy_val", "type: objective=val_accuracy$"),
-        ("objective", "val_acuracy", "type: objective=val_accuracy$"),
-        ("objective", "zzz", "type: objective=auto$"),
-        ("trainer.callbacks[0].monitor", "val_acc", "hint: monitor:val_accuracy in the callback$"),
-        ("trainer.early_stopping.monitor", "zzz", "hint: one of these$"),
-    ],
-)
-def test_a_metric_that_a_run_does_not_have(key: str, name: str, hint: str) -> None:
-    known = ["loss", "accuracy", "val_loss", "val_accuracy"]
-    for right in ("val_loss", "auto"):
-        objective.check(key, right, known, "auto")
-    with pytest.raises(UsageError, match=f"is not among the metrics of this run; .*{hint}"):
-        objective.check(key, name, known, "auto")
 
 
 @pytest.mark.task

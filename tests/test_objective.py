@@ -11,7 +11,7 @@ import pytest
 
 from dtrain.compare.comparison import compare
 from dtrain.compare.load_folders import of_folders
-from dtrain.config.objective import chosen, first, mode_of
+from dtrain.config.objective import mode_of
 from dtrain.run import checkpoint
 
 OWN = """
@@ -49,17 +49,6 @@ def npz(user_code: Any) -> tuple[str, ...]:
     x = rng.normal(size=(80, 4)).astype("float32")
     np.savez("t.npz", x=x, y=x @ rng.normal(size=4).astype("float32"))
     return (*COMMON, "dataset=npz", "dataset.path=t.npz", "dataset.validation_split=0.2")
-
-
-def test_what_a_run_has_is_its_objective() -> None:
-    assert first(["loss", "accuracy", "val_loss", "val_accuracy"]) == "val_accuracy"
-    assert [first(names) for names in (["loss", "val_loss"], ["loss", "accuracy"], ["g"])] == [
-        "val_loss", "accuracy", None,
-    ]  # fmt: skip
-    event = {"event": "start", "objective": "loss", "objective_mode": "min"}
-    assert chosen([event, {"event": "start"}], "auto", "auto") == ("loss", "min")
-    assert chosen([{"event": "start"}], "auto", "auto") == (None, None)
-    assert chosen([], "val_auc", "max") == ("val_auc", "max"), "of a former version"
 
 
 def test_the_best_of_a_loss_is_the_smallest() -> None:

@@ -1,29 +1,11 @@
-"""Keys of every dataset: divided from those of its function, and which of them make another run."""
+"""Keys of a configuration that make another run, and those that do not."""
 
 from __future__ import annotations
 
 import pytest
 
-from dtrain.config import schema
-from dtrain.config.schema import datasets
-from dtrain.data import options
-from dtrain.data.options import OnError, Options, Shuffle
 from dtrain.run import identity
 from tests.test_schema import composed
-
-NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_seed": 0}
-
-
-def test_a_node_is_divided() -> None:
-    assert options.divided({**NODE, **schema.defaults(datasets.Dataset)}) == (NODE, Options())
-    given = {
-        "shuffle": "blocks", "window": 3, "on_error": "skip", "balance": True, "workers": 2,
-        "pad": {"x": {"length": 3}}, "augment": {"_target_": "dtrain.augment.shift_flip"},
-        "accept_changes": True,
-    }  # fmt: skip
-    made = {**given, "shuffle": Shuffle.blocks, "on_error": OnError.skip}
-    assert options.divided({**NODE, **given}) == (NODE, Options(**made))
-    assert options.divided({"_target_": "x", "shuffle": None})[1].shuffle is Shuffle.auto
 
 
 @pytest.mark.parametrize(

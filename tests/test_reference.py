@@ -46,14 +46,6 @@ def test_every_key_and_every_option_is_there() -> None:
     assert {key for key in keys if not key.startswith("hydra.sweeper.")} == known
 
 
-def test_defaults_are_those_of_the_option() -> None:
-    text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
-    of_hybrid = text.partition("### strategy=hybrid")[2].partition("###")[0]
-    assert "| `strategy.mesh.model` | `2` |" in of_hybrid
-    of_sgd = text.partition("### optimizer=sgd")[2].partition("###")[0]
-    assert "| `optimizer.learning_rate` | `0.01` |" in of_sgd
-
-
 # --- schemas of editors
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dtrain import datasets, errors
+from dtrain import errors
 from dtrain.config import targets, trust
-from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 
@@ -192,15 +191,6 @@ def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DTRAIN_TRUST", "tmine")
     message = refusal(trust.check, {"model": {"_target_": "yaml.f"}})
     assert "hint: DTRAIN_TRUST=tmine,yaml " in message
-
-
-@pytest.mark.usefixtures("mine")
-def test_a_dotted_name_is_found() -> None:
-    for name, expected in (
-        ("dtrain.datasets.digits", datasets.digits), ("dtrain.controller.launchers.Local", Local),
-    ):  # fmt: skip
-        assert trust.locate(name, "m._target_") == expected
-    assert trust.locate("tmine.Made.other", "m._target_") == sys.modules["tmine"].Made.other
 
 
 #: (target, parts of the message)
