@@ -38,14 +38,3 @@ def test_help_has_what_a_user_types() -> None:
     assert help_of("model")[:2] == ("cnn", "cnn, custom, mlp, resnet, transformer, wide_deep")
     assert "cosine" in help_of("optimizer/schedule").accepted
     assert help_of("model.dropout").default == "0.25"  # of the default option, the CNN
-
-
-def test_what_a_resume_may_not_change() -> None:
-    fixed = schema.having("data", "numbers")
-    assert {"model", "dataset", "optimizer", "seed", "init", "finetune", "trainer.loss",
-            "trainer.batch_size", "hardware.precision"} <= set(fixed)  # fmt: skip
-    assert not {"trainer", "trainer.epochs", "strategy", "tracking", "launcher"} & set(fixed)
-    assert schema.having("data") == ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
-    assert schema.has_mark("launcher.follow", "once") and schema.has_mark("sweep.resume", "once")
-    assert not schema.has_mark("trainer.epochs", "once")
-    assert not schema.has_mark("sweep.parallel", "once"), "a sweep that is resumed has it again"

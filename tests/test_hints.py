@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import dtrain
-from dtrain.api import command, keywords
-from dtrain.api.keywords import TABLE, plain
+from dtrain.api import command
+from dtrain.api.keywords import plain
 from dtrain.errors import UsageError
 from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal
@@ -75,11 +75,6 @@ def test_a_refusal_says_what_to_type(
     monkeypatch.setitem(sys.modules, "keras", keras)
     with pytest.raises(UsageError, match=problem):
         dtrain.train(**given, show=False)
-
-
-def test_the_hints_are_of_keywords_that_there_are_not() -> None:
-    assert not set(keywords.OF_KERAS) & set(TABLE)
-    assert set(keywords.OPTIONS) <= set(TABLE)
 
 
 def test_weights_of_classes_are_as_keras_takes_them() -> None:

@@ -150,10 +150,8 @@ def test_arguments_are_those_of_the_function(tmp_path: Path) -> None:
 def test_names_and_arguments_are_refused_before_the_data_is_read(
     word: str, said: list[str], dtrain: Any, user_code: Any
 ) -> None:
-    user_code(
-        "def load():\n    raise RuntimeError('read')\ndef build(): ...\ndef share(a, b): ...\n",
-        "rows",
-    )
+    load = "def load():\n    raise RuntimeError('read')\n"
+    user_code(load + "def build(): ...\ndef share(a, b): ...\n", "rows")
     data = ("dataset=custom", "dataset._target_=rows.load", "model=mlp")
     run = dtrain(*data, word, "optimizer=sgd", "tracking=none")
     assert run.code == 2 and run.rundir is None, run.output

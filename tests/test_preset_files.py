@@ -28,6 +28,8 @@ CHOSEN: list[tuple[str, dict[str, str], str | None]] = [
      "model/a.yaml"),
     ("experiment=e", {"experiment/e.yaml": "defaults:\n  - /x: [s, a]\n", "x/s.yaml": SOUND,
                       "x/a.yaml": BROKEN}, "x/a.yaml"),
+    # Classes and epochs are whole numbers, as on the command line.
+    ("trainer=mine", {"trainer/mine.yaml": "class_weight: {0: 1, 1: 3}\n"}, None),
     # Two ways to one file are no circle.
     ("model=b", {"model/b.yaml": "defaults: [c, d]\n", "model/c.yaml": "defaults: [s]\n",
                  "model/d.yaml": "defaults: [s]\n", "model/s.yaml": SOUND}, None),
@@ -67,14 +69,3 @@ def test_presets_that_multiply(
     (tmp_path / "model" / f"b{length}.yaml").write_text("a: 1\n")
     with pytest.raises(UsageError, match=problem) if problem else contextlib.nullcontext():
         explain.check(["--config-dir", str(tmp_path), "model=b0"])
-
-
-def test_classes_and_epochs_are_whole_numbers(tmp_path: Path) -> None:
-    """As on the command line; the file itself has names alone."""
-    (tmp_path / "trainer").mkdir()
-    path, words = tmp_path / "trainer/mine.yaml", ["--config-dir", str(tmp_path), "trainer=mine"]
-    path.write_text("class_weight: {0: 1, 1: 3}\n")
-    explain.check(words)
-    path.write_text("class_weight: {0: 1, 0: 2}\n")
-    with pytest.raises(UsageError, match="duplicate key 0"):
-        explain.check(words)

@@ -95,13 +95,6 @@ def test_what_runs_code_of_others_is_refused_when_typed(target: str) -> None:
         trust.locate(target, KEY)
 
 
-def test_nothing_is_called_where_no_function_is_meant() -> None:
-    trust.begin(["name={_target_: ttimm.create_model}"])
-    for key in ("name", "hardware", "sweep"):
-        with pytest.raises(UsageError, match="nothing is called at this place"):
-            trust.check({key: {"_target_": "ttimm.create_model"}})
-
-
 def test_a_folder_from_elsewhere_names_nothing() -> None:
     words = ["model=custom", "model._target_=ttimm.create_model"]
     trust.begin(["resume=run"])

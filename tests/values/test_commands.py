@@ -30,17 +30,6 @@ def test_presets_that_are_none(text: str, dtrain: Any) -> None:
     assert run.code == 2 and PRESETS[text] in run.output and "Traceback" not in run.output
 
 
-def test_a_preset_that_is_one_is_taken(dtrain: Any) -> None:
-    folder = Path("presets/model")
-    folder.mkdir(parents=True)
-    text = "defaults: [base, _self_]\nunits: [8]\n"
-    (folder / "small.yaml").write_text(text)
-    (folder / "base.yaml").write_text("_target_: dtrain.models.mlp\nl2: 0.0\n")
-    (folder / "broken.yaml").write_text("\t")  # which nobody chooses
-    run = dtrain("--config-dir", "presets", "model=small", "dry_run=true", "tracking=none")
-    assert run.code == 0, run.output
-
-
 def _is_ours(word: str) -> bool:
     """Say whether a word chooses no option that only a user's project has."""
     group, _, option = word.partition("=")
