@@ -19,7 +19,6 @@ from dtrain.errors import UsageError
 def _command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "the canary")
     monkeypatch.delenv("DTRAIN_ENV", raising=False)
-    trust.begin([], None)
 
 
 def read(text: str, **more: str) -> Any:
@@ -69,13 +68,6 @@ def test_files_of_the_users_own(tmp_path: Path) -> None:
     trust.begin([], str(tmp_path))
     assert private.allowed("CANARY") and not private.allowed("HOME")
     assert private.allowed("DTRAIN_SECRET_MODEL_API_KEY"), "a variable of ours"
-
-
-def test_defaults_and_absent_variables() -> None:
-    assert read("${oc.env:ABSENT,x}") == "x"
-    assert read("${oc.env:ABSENT,null}") is None
-    with pytest.raises(OmegaConfBaseException, match="the environment has no variable ABSENT"):
-        read("${oc.env:ABSENT}")
 
 
 def test_a_command_of_ones_own() -> None:

@@ -37,11 +37,12 @@ def test_what_is_no_secret_becomes_its_value() -> None:
     os.environ.update(DATA="/data", N="7")
     config = resolved(
         "{a: '${oc.env:DATA}', b: '${oc.env:DATA}/x', c: '${b}', n: '${oc.decode:${oc.env:N}}',"
-        " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}']}"
+        " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}'],"
+        " i: '${oc.env:ABSENT,null}'}"
     )
     assert written(config) == {
         "a": "/data", "b": "/data/x", "c": "/data/x", "n": 7, "d": 7, "e": "here",
-        "f": {"g": "/data"}, "h": ["/data"],
+        "f": {"g": "/data"}, "h": ["/data"], "i": None,
     }  # fmt: skip
     assert not [name for name in os.environ if name.startswith("DTRAIN_SECRET_")]
 
@@ -115,10 +116,16 @@ WORDS = {
     "+model.password='s3cr3t'": "+model.password=" + SECRET % "MODEL_PASSWORD",
     **{word: word for word in ("seed=3", "strategy=mirrored", "~dataset.cache",
                                "optimizer/schedule=cosine", "model=custom")},
+    # What is no secret has its value there, where that is one word.
+    "dataset.path=${oc.env:DATA}/x": "dataset.path=/data/x",
+    "dataset.uri=http://me:${oc.env:PW}@${oc.env:DATA}": "dataset.uri=http://me:${oc.env:PW}@/data",
+    **{word: word for word in ("name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+                               "+dataset.password=${oc.env:DATA}", "model.b=${oc.env:DATA,x}")},
 }  # fmt: skip
 
 
 def test_words_that_may_be_written() -> None:
+    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
     config = resolved(
         "{dataset: {api_key: s3cr3t}, tracking: {uri: 'http://me:s3cr3t@host:1/'},"
         " trainer: {callbacks: [{_target_: a.B, token: s3cr3t, n: 1}]},"
@@ -127,20 +134,6 @@ def test_words_that_may_be_written() -> None:
     words = private.as_written([*WORDS], config)
     assert words == [*WORDS.values()]
     OverridesParser.create().parse_overrides(words)  # as a resume does
-
-
-def test_words_have_the_values_of_what_is_no_secret() -> None:
-    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
-    words = [
-        "dataset.path=${oc.env:DATA}/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
-        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
-        "model.b=${oc.env:DATA,x}",
-    ]  # fmt: skip
-    assert private.as_written(words, OmegaConf.create({})) == [
-        "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
-        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
-        "model.b=${oc.env:DATA,x}",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])

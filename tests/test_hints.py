@@ -86,7 +86,6 @@ def test_weights_of_classes_are_as_keras_takes_them() -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dtrain.Run:
     """Return a run of two epochs with two checkpoints, for which no command may be started."""
     monkeypatch.setattr(command, "call", None)
-    monkeypatch.chdir(tmp_path)
     rundir = RunDir(tmp_path / "run")
     for step in (4, 8):
         (rundir.checkpoints / str(step)).mkdir(parents=True)

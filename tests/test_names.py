@@ -114,7 +114,6 @@ CASES = [
     ("trainer.metrics: keras.metrics.F1Score, averge=macro", r"average:macro in trainer\.m"),
     ("trainer.metrics: mine.Counted, classes=3, nmae=x", ""),
     ("trainer.callbacks: keras.callbacks.EarlyStopping, patiance=3", "patience:3 in trainer"),
-    ("trainer.callbacks: keras.callbacks.EarlyStopping, patience=x", "patience:0 in trainer"),
     ("trainer.callbacks: mine.Early, more=2, patience=3", ""),
     ("trainer.callbacks: mine.Early, patiance=3", ""),
     ("trainer.metrics: mine.Kept, one=1, three=3", "accepted: one, two"),

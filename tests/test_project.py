@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,19 +23,11 @@ ROOT = Path(__file__).parent.parent
 FIRST = ("experiment=first", "trainer.epochs=1", "tracking=none")
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a project as ``init`` writes it."""
-    folder = tmp_path_factory.mktemp("stranger") / "lab"
-    assert main_of("init", str(folder)) == errors.OK
-    return folder
-
-
 @pytest.fixture
-def lab(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be in such a project."""
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in a project as ``init`` writes it."""
     folder = tmp_path / "lab"
-    shutil.copytree(written, folder)
+    assert main_of("init", str(folder)) == errors.OK
     monkeypatch.chdir(folder)
     return folder
 

@@ -26,9 +26,7 @@ def create_model(name="x", **more):
     return name
 
 class Net:
-    @classmethod
-    def load(cls):
-        return cls()
+    load = classmethod(lambda cls: cls())
 """
 KEY = "model._target_"
 
@@ -41,14 +39,15 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setattr(python_path, "own", set())
     site = tmp_path / "site"
     (site / "ttimm_models-1.0.dist-info").mkdir(parents=True)
-    (site / "ttimm_models-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: ttimm-models\nVersion: 1.0\n"
-    )
-    (site / "ttimm_models-1.0.dist-info" / "top_level.txt").write_text("ttimm\ntother\n")
-    (site / "ttimm.py").write_text(PACKAGE)
-    (site / "tother.py").write_text("def make():\n    return 3\n")
-    (site / "loose.py").write_text("def make():\n    return 4\n")
-    (tmp_path / "tmine.py").write_text("import os\nimport tother\ndef build():\n    return 5\n")
+    for name, text in {
+        "site/ttimm_models-1.0.dist-info/METADATA":
+            "Metadata-Version: 2.1\nName: ttimm-models\nVersion: 1.0\n",
+        "site/ttimm_models-1.0.dist-info/top_level.txt": "ttimm\ntother\n",
+        "site/ttimm.py": PACKAGE, "site/tother.py": "def make():\n    return 3\n",
+        "site/loose.py": "def make():\n    return 4\n",
+        "tmine.py": "import os\nimport tother\ndef build():\n    return 5\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(site))
     yield
     for name in ("ttimm", "tother", "loose", "tmine"):

@@ -43,27 +43,25 @@ def _commands() -> list[list[str]]:
     root = Path(schema.__file__).parents[3]
     pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
-    found: dict[str, list[str]] = {}
-    for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
-        words = shlex.split(line, comments=True)
-        other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
-        trains = words[:1] and words[0] not in COMMANDS and "HOST:PORT" not in line
-        ours = trains and all(map(_is_ours, words))
-        if ours and not any(word.startswith(other) for word in words):
-            found[line] = words
-    return list(found.values())
+    lines = re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.+)$", text, re.M)
+    typed = [
+        shlex.split(each, comments=True) for each in dict.fromkeys(lines) if "HOST:" not in each
+    ]
+    other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
+    trains = [words for words in typed if words and words[0] not in COMMANDS]
+    return [w for w in trains if all(_is_ours(word) and not word.startswith(other) for word in w)]
 
 
 @pytest.mark.parametrize("words", _commands(), ids=" ".join)
 def test_commands_of_the_documents_are_taken(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_KEY", "k" * 20)
-    of_mlflow = "MLFLOW_TRACKING_URI,MLFLOW_EXPERIMENT_NAME"
-    monkeypatch.setenv("DTRAIN_ENV", f"MY_KEY,MY_PASSWORD,{of_mlflow}")
-    monkeypatch.setenv("MY_PASSWORD", "p" * 20)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    given = {
+        "MY_KEY": "k" * 20, "MY_PASSWORD": "p" * 20, "MLFLOW_EXPERIMENT_NAME": "mine",
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000",
+    }  # fmt: skip
+    for name, value in {**given, "DTRAIN_ENV": ",".join(given)}.items():
+        monkeypatch.setenv(name, value)
     config = node(*words)
     try:
         check.check(config)
