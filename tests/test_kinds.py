@@ -50,12 +50,10 @@ def test_functions_of_keras() -> None:
     ):  # fmt: skip
         assert located(f"keras.{name}"), name
     for name in (
-        "losses.get", "losses.deserialize", "losses.serialize", "activations.get",
-        "activations.deserialize", "applications.mobilenet_v2.preprocess_input",
+        "losses.get", "losses.deserialize", "losses.serialize", "activations.get", "layers.add",
+        "activations.deserialize", "applications.mobilenet_v2.preprocess_input", "ops.map",
         "applications.mobilenet_v2.decode_predictions", "initializers.get", "metrics.get",
-        "layers.deserialize", "layers.add", "layers.InputSpec", "callbacks.CallbackList",
-        "callbacks.RemoteMonitor", "models.load_model", "random.normal", "ops.map",
-        "utils.get_file", "saving.load_model", "config.set_backend", "optimizers.get",
+        "layers.InputSpec", "callbacks.CallbackList", "random.normal", "config.set_backend",
     ):  # fmt: skip
         assert not located(f"keras.{name}"), name
     for place in ("trainer.callbacks[0]", "optimizer", "trainer.loss", "trainer.metrics[0]"):

@@ -130,14 +130,6 @@ def test_tasks_may_call_what_their_command_has_allowed(monkeypatch: pytest.Monke
             trust.locate(target, KEY)
 
 
-def test_a_variable_opens_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTRAIN_TRUST", "loose,keras.layers.Lambda")
-    assert call("loose.make") == 4
-    trust.check({"model": {"_target_": "keras.layers.Lambda"}})
-    with pytest.raises(UsageError):
-        trust.check({"model": {"_target_": "keras.layers.TFSMLayer"}})
-
-
 def test_one_command_leaves_nothing_to_the_next() -> None:
     trust.begin(["model._target_=ttimm.create_model", "name=${oc.env:HOME}"])
     assert call("ttimm.create_model") == "x" and private.allowed("HOME")
