@@ -45,7 +45,7 @@ def _commands() -> list[list[str]]:
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
     lines = re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.+)$", text, re.M)
     typed = [
-        shlex.split(each, comments=True) for each in dict.fromkeys(lines) if "HOST:" not in each
+        shlex.split(each, comments=True) for each in dict.fromkeys(lines) if "HOST:PORT" not in each
     ]
     other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
     trains = [words for words in typed if words and words[0] not in COMMANDS]
