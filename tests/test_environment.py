@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from dtrain.config import private, schema, targets
+from dtrain.config import private, targets
 from dtrain.errors import UsageError
 from dtrain.run import identity
 from tests.test_schema import GIVEN, PRESETS, composed, node
@@ -39,12 +38,11 @@ def test_what_is_no_secret_becomes_its_value() -> None:
     config = resolved(
         "{a: '${oc.env:DATA}', b: '${oc.env:DATA}/x', c: '${b}', n: '${oc.decode:${oc.env:N}}',"
         " d: '${n}', e: '${oc.env:ABSENT,here}', f: {g: '${a}'}, h: ['${oc.env:DATA}'],"
-        " weights: /data/w.h5, dataset: {_target_: dtrain.data}}"
+        " i: '${oc.env:ABSENT,null}'}"
     )
     assert written(config) == {
         "a": "/data", "b": "/data/x", "c": "/data/x", "n": 7, "d": 7, "e": "here",
-        "f": {"g": "/data"}, "h": ["/data"], "weights": "/data/w.h5",
-        "dataset": {"_target_": "dtrain.data"},
+        "f": {"g": "/data"}, "h": ["/data"], "i": None,
     }  # fmt: skip
     assert not [name for name in os.environ if name.startswith("DTRAIN_SECRET_")]
 
@@ -96,8 +94,7 @@ def test_what_was_typed_moves_to_the_environment() -> None:
 
 
 def test_two_jobs_of_one_process_may_have_two_secrets() -> None:
-    one = resolved("{password: a}")
-    two = resolved("{password: b}")
+    one, two = resolved("{password: a}"), resolved("{password: b}")
     assert (one.password, two.password) == ("a", "b")
 
 
@@ -108,45 +105,35 @@ def test_no_key_of_ours_is_named_like_a_secret(preset: str) -> None:
     assert written(config) == targets.plain(config)
 
 
-WORDS = (
-    "+dataset.api_key=s3cr3t", "tracking.uri=http://me:s3cr3t@host:1/",
-    "'trainer.callbacks=[{_target_:a.B,token:s3cr3t,n:1}]'".strip("'"),
-    "+model.password='s3cr3t'", "seed=3", "strategy=mirrored", "~dataset.cache",
-    "optimizer/schedule=cosine", "model=custom",
-)  # fmt: skip
+SECRET = "${oc.env:DTRAIN_SECRET_%s}"
+#: Words with a secret in them, and as they may be written; others stay as they are.
+WORDS = {
+    "+dataset.api_key=s3cr3t": "+dataset.api_key=" + SECRET % "DATASET_API_KEY",
+    "tracking.uri=http://me:s3cr3t@host:1/":
+        f"tracking.uri=http://me:{SECRET % 'TRACKING_URI'}@host:1/",
+    "trainer.callbacks=[{_target_:a.B,token:s3cr3t,n:1}]":
+        f"trainer.callbacks=[{{_target_:a.B,token:{SECRET % 'TRAINER_CALLBACKS_0_TOKEN'},n:1}}]",
+    "+model.password='s3cr3t'": "+model.password=" + SECRET % "MODEL_PASSWORD",
+    **{word: word for word in ("seed=3", "strategy=mirrored", "~dataset.cache",
+                               "optimizer/schedule=cosine", "model=custom")},
+    # What is no secret has its value there, where that is one word.
+    "dataset.path=${oc.env:DATA}/x": "dataset.path=/data/x",
+    "dataset.uri=http://me:${oc.env:PW}@${oc.env:DATA}": "dataset.uri=http://me:${oc.env:PW}@/data",
+    **{word: word for word in ("name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
+                               "+dataset.password=${oc.env:DATA}", "model.b=${oc.env:DATA,x}")},
+}  # fmt: skip
 
 
 def test_words_that_may_be_written() -> None:
+    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
     config = resolved(
         "{dataset: {api_key: s3cr3t}, tracking: {uri: 'http://me:s3cr3t@host:1/'},"
         " trainer: {callbacks: [{_target_: a.B, token: s3cr3t, n: 1}]},"
         " model: {password: s3cr3t}, seed: 3}"
     )
-    words = private.as_written(list(WORDS), config)
-    assert words == [
-        "+dataset.api_key=${oc.env:DTRAIN_SECRET_DATASET_API_KEY}",
-        "tracking.uri=http://me:${oc.env:DTRAIN_SECRET_TRACKING_URI}@host:1/",
-        "trainer.callbacks=[{_target_:a.B,token:${oc.env:DTRAIN_SECRET_TRAINER_CALLBACKS_0_TOKEN},n:1}]",
-        "+model.password=${oc.env:DTRAIN_SECRET_MODEL_PASSWORD}",
-        "seed=3", "strategy=mirrored", "~dataset.cache", "optimizer/schedule=cosine",
-        "model=custom",
-    ]  # fmt: skip
+    words = private.as_written([*WORDS], config)
+    assert words == [*WORDS.values()]
     OverridesParser.create().parse_overrides(words)  # as a resume does
-    assert config.seed == 3
-
-
-def test_words_have_the_values_of_what_is_no_secret() -> None:
-    os.environ.update(DATA="/data", N="two words", HF_TOKEN="s3cr3t", PW="pwpw")
-    words = [
-        "dataset.path=${oc.env:DATA}/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
-        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@${oc.env:DATA}",
-        "model.b=${oc.env:DATA,x}",
-    ]  # fmt: skip
-    assert private.as_written(words, OmegaConf.create({})) == [
-        "dataset.path=/data/x", "name=${oc.env:N}", "model.a=${oc.env:HF_TOKEN}",
-        "+model.password=${oc.env:DATA}", "tracking.uri=http://me:${oc.env:PW}@/data",
-        "model.b=${oc.env:DATA,x}",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])
@@ -161,37 +148,26 @@ def test_an_address_stays_in_its_quotes(quote: str) -> None:
 
 def test_a_word_with_escapes_has_to_be_given_again() -> None:
     config = resolved('{dataset: {login: {password: "it\'s"}}}')
-    assert private.as_written([r"+dataset.login={password:'it\'s'}"], config) == [
-        "+dataset.login=???"
-    ]
+    words = private.as_written([r"+dataset.login={password:'it\'s'}"], config)
+    assert words == ["+dataset.login=???"]
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("text", "said"),
     [
-        ("DTRAIN_SECRET_A_PASSWORD", "it is a secret, which the run folder does not hold"),
-        ("MINE", "the environment has no variable MINE"),
+        ("${oc.env:DTRAIN_SECRET_A_PASSWORD}",
+         r"=\*\*\*: it is a secret, which the run folder.*hint: DTRAIN_SECRET_A_PASSWORD=VALUE in"),
+        ("${oc.env:MINE}", r"=\*\*\*: the environment has no variable MINE.*hint: MINE=VALUE in"),
+        *((text, "=.*: asks for the variable HOME of your.*DTRAIN_ENV=HOME in front of the command")
+          for text in ("${oc.env:HOME}", "${oc.env: 'HOME'}", "${oc.env:HOME,x}")),
     ],
-)
-def test_a_reference_to_nothing(name: str, problem: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        resolved(f"{{a: {{password: '${{oc.env:{name}}}'}}}}")
-    assert str(caught.value) == (
-        f"a.password=***: {problem}; accepted: the value, given anew; "
-        f"hint: {name}=VALUE in front of the command"
-    )
+)  # fmt: skip
+def test_a_reference_to_nothing_that_may_be_read(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=rf"^a\.password{said}"):
+        resolved(f'{{a: {{password: "{text}"}}}}')
 
 
-@pytest.mark.parametrize("text", ["${oc.env:HOME}", "${oc.env: 'HOME'}", "${oc.env:HOME,x}"])
-def test_a_variable_that_the_user_has_not_named(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        resolved(f'{{a: {{b: "{text}"}}}}')
-    assert str(caught.value).startswith("a.b=${oc.env:HOME}: asks for the variable HOME of your")
-    assert "DTRAIN_ENV=HOME in front of the command" in str(caught.value)
-
-
-def test_another_password_makes_no_other_run(tmp_path: Path) -> None:
-    schema.register()
-    one, two, none = (composed("dataset=digits", f"+dataset.x_{k}={v}") for k, v in
-                      (("token", "a"), ("token", "b"), ("y", "b")))  # fmt: skip
+def test_another_password_makes_no_other_run() -> None:
+    words = ("token=a", "token=b", "y=b")
+    one, two, none = (composed("dataset=digits", f"+dataset.x_{word}") for word in words)
     assert identity.config_hash(one) == identity.config_hash(two) != identity.config_hash(none)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,52 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.conf import HydraConf, JobConf
 
 from dtrain.config import guard
-from tests.conftest import QUICK, Commands, Run
+from tests.conftest import Commands, Run
 
-GLOBAL = "# @package _global_\n"
 RUNS = "{_target_: shutil.copyfile, src: secret.txt, dst: ran}"
-#: What Hydra would do for a preset or an experiment: YAML at the top of the configuration.
-HYDRA = {
-    "callbacks": f"hydra: {{callbacks: {{x: {RUNS}}}}}",
-    "job_logging": "hydra: {job_logging: {version: 1, root: {handlers: [a]},"
-    " handlers: {a: {class: logging.FileHandler, filename: ran}}}}",
-    "hydra_logging": "hydra: {hydra_logging: {version: 1, root: {handlers: [a]},"
-    " handlers: {a: {(): pathlib.Path.touch, self: ran}}}}",
-    "formatters": "hydra: {job_logging: {formatters: {a: {(): os.mkdir, path: ran}}}}",
-    "launcher": "hydra: {launcher: {_target_: os.abort}}",
-    "sweeper": "hydra: {sweeper: {_target_: os.abort}}",
-    "sweeper's arguments": f"hydra: {{sweeper: {{params: {{seed: {RUNS}}}}}}}",
-    "sweeper's list": f"hydra: {{sweeper: {{params: [{RUNS}]}}}}",
-    "sweeper's reference": "hydra: {sweeper: {params: '${model}'}}",
-    "partial": "hydra: {sweeper: {params: {_partial_: true}}}",
-    "trust": "hydra: {job: {env_set: {DTRAIN_TRUST: shutil}}}",
-    "library": "hydra: {job: {env_set: {LD_PRELOAD: x.so}}}",
-    "environment": "hydra: {job: {env_copy: [HOME]}}",
-    "overrides": "hydra: {overrides: {task: ['model.x=1']}}",
-    "hydra's overrides": "hydra: {overrides: {hydra: ['hydra.mode=RUN']}}",
-    "directory": "hydra: {job: {chdir: true}}",
-    "name": "hydra: {job: {name: x}}",
-    "number": "hydra: {job: {num: 3}}",
-    "subdir": "hydra: {sweep: {subdir: ran}}",
-    "verbose": "hydra: {verbose: true}",
-    "verbose loggers": "hydra: {verbose: [hydra]}",
-    "output": "hydra: {runtime: {output_dir: ran}}",
-    "search path": "hydra: {searchpath: ['pkg://evil']}",
-    "reference": "hydra: {callbacks: '${model}'}",
-}
-#: As overrides of the command line.
-TYPED = (
-    f"+hydra.callbacks.x={RUNS}", f"hydra.callbacks={{x:{RUNS}}}",
-    "hydra.output_subdir=ran", "hydra.searchpath=[pkg://evil]", "hydra.searchpath=[file://presets]",
-    "+hydra.searchpath=[pkg://evil]", "++hydra.searchpath=[pkg://evil]", "~hydra.callbacks",
-    "hydra/job_logging=default", "hydra/hydra_logging=hydra_debug", "hydra/job_logging=stdout",
-    "hydra.job.chdir=true", "hydra.verbose=true", "+hydra.job.env_set.DTRAIN_TRUST=shutil",
-    "hydra/launcher=basic", "hydra/sweeper=basic", "hydra.sweep.subdir=ran",
-    f"hydra.sweeper.params={{seed:{RUNS}}}", "hydra.job.name=x", "hydra.overrides.task=[seed=1]",
-    "hydra.job.env_copy=[HOME]", "~hydra.job_logging",
+#: What Hydra would do for an experiment; more of it stands in ``mistakes.txt``.
+HYDRA = (
+    f"callbacks: {{x: {RUNS}}}", "job: {env_set: {DTRAIN_TRUST: shutil}}",
+    "job_logging: {version: 1, root: {handlers: [a]},"
+    " handlers: {a: {class: logging.FileHandler, filename: ran}}}",
+    f"sweeper: {{params: {{seed: {RUNS}}}}}",
 )  # fmt: skip
+
+
+def written(text: str, *path: str) -> None:
+    file = Path("presets", *path)
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
 
 
 @pytest.fixture(autouse=True)
@@ -84,33 +57,14 @@ def untouched(tmp_path: Path, run: Run, *made: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("case", HYDRA)
-def test_a_preset_says_nothing_to_hydra(case: str, dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA[case])
-    given = ("--config-dir", "presets", "experiment=small", "dry_run=true")
-    mode = ("-m",) if case.startswith("sweeper") else ()
-    line = untouched(tmp_path, dtrain(*given, *mode), "presets")
-    assert "hydra" in line, line
-
-
-@pytest.mark.parametrize("case", ["callbacks", "job_logging", "trust", "sweeper's arguments"])
+@pytest.mark.parametrize("text", HYDRA)
 @pytest.mark.parametrize("how", [["--cfg", "all"], ["--info", "config"], ["-m"]])
-def test_nor_where_nothing_would_run(
-    case: str, how: list[str], dtrain: Commands, tmp_path: Path
+def test_a_preset_says_nothing_to_hydra_where_nothing_would_run(
+    text: str, how: list[str], dtrain: Commands, tmp_path: Path
 ) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA[case])
+    written(f"# @package _global_\nhydra: {{{text}}}", "experiment", "small.yaml")
     run = dtrain("--config-dir", "presets", "experiment=small", *how)
     assert "error: hydra" in untouched(tmp_path, run, "presets")
-
-
-@pytest.mark.parametrize("word", TYPED)
-def test_hydras_keys_are_honoured_or_refused(word: str, dtrain: Commands, tmp_path: Path) -> None:
-    line = untouched(tmp_path, dtrain(word, "dry_run=true"))
-    assert "hydra" in line and "accepted: " in line
 
 
 def test_keys_of_hydras_that_are_honoured(dtrain: Commands) -> None:
@@ -124,18 +78,6 @@ def test_keys_of_hydras_that_are_honoured(dtrain: Commands) -> None:
     ):  # fmt: skip
         run = dtrain(*words, "dry_run=true")
         assert run.code == 0, run.output
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--experimental-rerun", "x.pickle"], ["--config-path", "pkg://evil"], ["-cn", "x"],
-        ["--hydra-help"], ["--resolve"], ["-m", "--cfg", "job"], ["-r", "-m"],
-        ["--config-dir", "nowhere"],
-    ],
-)  # fmt: skip
-def test_options_that_dtrain_has_not(options: list[str], dtrain: Commands, tmp_path: Path) -> None:
-    untouched(tmp_path, dtrain(*options))
 
 
 def test_options_that_it_has(dtrain: Commands) -> None:
@@ -165,29 +107,24 @@ def forged(tmp_path: Path, *overrides: Any, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "word",
+    ("key", "word"),
     [
-        f"+hydra.callbacks.x={RUNS}", "hydra.searchpath=[pkg://evil]", "hydra/job_logging=default",
-        "--experimental-rerun=x.pickle", "--config-path=pkg://evil", "--cfg=all", "-m",
-        "--config-dir=presets", "--shell-completion", 3, ["seed=1"],
-        "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'",
-        f"trainer.callbacks=[{RUNS}]", "tracking.uri=http://127.0.0.1:9",
-        "'+model.x=${oc.decode:\"\\${oc.env:CANARY}\"}'",
+        *(("fork", word) for word in (
+            f"+hydra.callbacks.x={RUNS}", "hydra.searchpath=[pkg://evil]", "--cfg=all", "-m",
+            "hydra/job_logging=default", "--experimental-rerun=x.pickle", "--shell-completion",
+            "--config-path=pkg://evil", "--config-dir=presets", 3, ["seed=1"],
+            "+model.x=${oc.env:CANARY}", "+model.x='${${objective}.env:CANARY}'",
+            f"trainer.callbacks=[{RUNS}]", "tracking.uri=http://127.0.0.1:9",
+            "'+model.x=${oc.decode:\"\\${oc.env:CANARY}\"}'",
+        )),
+        *((key, word) for key in ("resume", "sweep.resume") for word in (
+            "-m", f"+hydra.callbacks.x={RUNS}", "+model.x=${oc.env:CANARY}",
+        )),
     ],
 )  # fmt: skip
-def test_a_run_folder_from_elsewhere(word: Any, dtrain: Commands, tmp_path: Path) -> None:
-    refused("fork", word, dtrain, tmp_path)
-
-
-@pytest.mark.parametrize("key", ["resume", "sweep.resume"])
-@pytest.mark.parametrize("word", ["-m", f"+hydra.callbacks.x={RUNS}", "+model.x=${oc.env:CANARY}"])
-def test_likewise_one_that_is_resumed(
-    key: str, word: str, dtrain: Commands, tmp_path: Path
+def test_a_run_folder_from_elsewhere_is_refused_and_stays_as_it_is(
+    key: str, word: Any, dtrain: Commands, tmp_path: Path
 ) -> None:
-    refused(key, word, dtrain, tmp_path)
-
-
-def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
     given = forged(tmp_path, "objective=oc", word)
     before = {path: path.read_bytes() for path in Path(given).iterdir()}
     untouched(tmp_path, dtrain(f"{key}={given}", "dry_run=true"), "sent")
@@ -196,101 +133,52 @@ def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config_dir", [7, ["x"], "--experimental-rerun=x"])
 def test_its_presets(config_dir: Any, dtrain: Commands, tmp_path: Path) -> None:
-    given = forged(tmp_path, config_dir=config_dir)
-    line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
+    line = untouched(tmp_path, dtrain(f"fork={forged(tmp_path, config_dir=config_dir)}"), "sent")
     assert "no override" in line or "config_dir" in line
 
 
 def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) -> None:
     """A variable that a file of theirs names is not named by the user."""
-    given = forged(tmp_path, "+model=theirs", config_dir=str(tmp_path / "sent" / "presets"))
-    preset = tmp_path / "sent" / "presets" / "dataset" / "theirs.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text("_target_: dtrain.datasets.npz\npath: '${oc.env:CANARY}'\naugment: null\n")
     presets = str(tmp_path / "sent" / "presets")
-    command = {"format": 2, "overrides": ["dataset=theirs"], "config_dir": presets}
-    (tmp_path / "sent" / "command.json").write_text(json.dumps(command))
+    given = forged(tmp_path, "dataset=theirs", config_dir=presets)
+    text = "_target_: dtrain.datasets.npz\npath: '${oc.env:CANARY}'\naugment: null\n"
+    written(text, presets, "dataset", "theirs.yaml")
     line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
     assert line.startswith("error: dataset.path=${oc.env:CANARY}: asks for the variable CANARY of")
     assert "hint: DTRAIN_ENV=CANARY in front of the command" in line
-    ours = ("--config-dir", str(tmp_path / "sent" / "presets"), "dataset=theirs", "dry_run=true")
+    ours = ("--config-dir", presets, "dataset=theirs", "dry_run=true")
     assert "dataset.path=the canary: there is no such file" in dtrain(*ours).output
 
 
-@pytest.mark.parametrize("consent", ["typed", "variable"])
+@pytest.mark.parametrize(
+    ("variable", "typed"), [("OTHER", ["dataset.path='${oc.env:CANARY}'"]), ("CANARY", [])]
+)
 def test_what_the_user_consents_to(
-    consent: str, dtrain: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, typed: list[str], dtrain: Commands, tmp_path: Path, monkeypatch: Any
 ) -> None:
     given = forged(tmp_path, "dataset=npz", "dataset.path=${oc.env:CANARY}")
-    monkeypatch.setenv("DTRAIN_ENV", "CANARY" if consent == "variable" else "OTHER")
-    more = ["dataset.path='${oc.env:CANARY}'"] if consent == "typed" else []
-    run = dtrain(f"fork={given}", *more, "dry_run=true")
-    assert (
-        "dataset.path=the canary: there is no such file" in run.output
-        or "no sound check" in run.output
-    )
+    monkeypatch.setenv("DTRAIN_ENV", variable)
+    run = dtrain(f"fork={given}", *typed, "dry_run=true")
+    assert f"fork={given}: holds no sound checkpoint" in run.output
 
 
 def test_a_job_of_a_sweep_is_checked_too(dtrain: Commands, tmp_path: Path) -> None:
-    preset = tmp_path / "presets" / "experiment" / "small.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text(GLOBAL + HYDRA["callbacks"])
+    written(f"# @package _global_\nhydra: {{{HYDRA[0]}}}", "experiment", "small.yaml")
     run = dtrain("-m", "--config-dir", "presets", "experiment=resume,small", "dry_run=true")
     assert "hydra.callbacks" in untouched(tmp_path, run, "presets")
 
 
-#: Nodes that would run, at places that take something else; the place comes first in the sentence.
-NODES = {
-    "model": "{_target_: dtrain.controller.folders.remove, path: secret.txt}",
-    "dataset": "{_target_: dtrain.run.folder.write_text, path: ran, text: x}",
-    "optimizer": "{_target_: keras.src.utils.file_utils.copy, src: secret.txt, dst: ran}",
-    "launcher": "{_target_: dtrain.controller.launchers.local.Process}",
-    "trainer.loss": "{_target_: keras.src.utils.python_utils.func_load, code: x}",
-    "trainer.metrics": "[{_target_: keras.saving.load_model, filepath: x, safe_mode: false}]",
-    "trainer.callbacks": "[{_target_: keras.callbacks.RemoteMonitor}]",
-    "+dataset.augment": "{_target_: keras.utils.get_file, origin: 'http://127.0.0.1:9/x'}",
-    "optimizer.schedule": "{_target_: keras.src.utils.file_utils.rmtree, path: evil}",
-    "objective": "{_target_: keras.layers.Dense}",
-    "+model.x": "{_target_: os.mkdir, path: ran}",
-    "+model.l2": "[{class_name: x, config: {}, module: evil}]",
-    "trainer.metrics ": "[[{class_name: x, config: {}, module: evil}]]",
-    "trainer.callbacks ": "[{_target_: keras.callbacks.CSVLogger, filename: ../ran}]",
-}
-
-
-@pytest.mark.parametrize("place", NODES)
-def test_a_node_that_would_run(place: str, dtrain: Commands, tmp_path: Path) -> None:
-    run = dtrain(f"++{place.strip().lstrip('+')}={NODES[place]}", *QUICK[-1:], "tracking=none")
-    untouched(tmp_path, run)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "from dtrain.controller.cli import main; import sys; sys.exit(main())",
-        "import runpy; runpy.run_module('dtrain', run_name='__main__')",
-    ],
-)
-def test_by_a_process_of_its_own(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", command, "dry_run=true", f"+hydra.callbacks.x={RUNS}"],
-        capture_output=True, text=True, timeout=120, env=dict(os.environ), check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: hydra.callbacks=")
+def test_by_a_process_of_its_own(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "dtrain", "dry_run=true", f"+hydra.callbacks.x={RUNS}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: hydra.callbacks=")
     assert not (tmp_path / "ran").exists()
 
 
 def test_the_table_is_hydras(dtrain: Commands) -> None:
     """A key that a newer Hydra brings has to be looked at."""
-    import dataclasses
-
-    from hydra.conf import HydraConf, JobConf
-
-    assert {f.name for f in dataclasses.fields(HydraConf)} - {"defaults"} <= {
-        *(key.split(".")[0] for key in guard._FIXED), *guard._FREE
-    }  # fmt: skip
-    free = {"override_dirname", "config_name", "config"}
-    assert {f"job.{f.name}" for f in dataclasses.fields(JobConf) if f.name not in free} <= set(
-        guard._FIXED
-    )
+    free = ("override_dirname", "config_name", "config")
+    fixed = {*guard._FIXED, *(f"job.{name}" for name in free)}
+    known = {key.split(".")[0] for key in fixed} | {*guard._FREE, "defaults"}
+    assert {field.name for field in dataclasses.fields(HydraConf)} <= known
+    assert {f"job.{field.name}" for field in dataclasses.fields(JobConf)} <= fixed

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import schema, suggest
+from dtrain.config import schema
 from dtrain.config.help import help_of, keys, sentences
 from dtrain.config.node import Plain
 from dtrain.controller.sweep import options
-from dtrain.errors import UsageError
 from tests.test_schema import KINDS
 
 SCOPES = {"data", "numbers", "length", "host", "record", "command"}
@@ -36,26 +35,6 @@ def test_help_has_what_a_user_types() -> None:
     )  # fmt: skip
     assert help_of("hardware.kind")[:2] == ("auto", "auto, cpu, gpu, tpu")
     assert help_of("dataset.path").default is None
-    assert help_of("trainer.early_stopping").help.endswith("null: never.")
     assert help_of("model")[:2] == ("cnn", "cnn, custom, mlp, resnet, transformer, wide_deep")
     assert "cosine" in help_of("optimizer/schedule").accepted
     assert help_of("model.dropout").default == "0.25"  # of the default option, the CNN
-
-
-def test_an_unknown_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="there is no such key"):
-        help_of("trainer.epoch")
-    for key in ("trainer.epoch", "max_epochs", "epochs"):
-        assert suggest.of_help(key) == "python -m dtrain --help trainer.epochs"
-    assert suggest.of_help("zzzqq") is None
-
-
-def test_what_a_resume_may_not_change() -> None:
-    fixed = schema.having("data", "numbers")
-    assert {"model", "dataset", "optimizer", "seed", "init", "finetune", "trainer.loss",
-            "trainer.batch_size", "hardware.precision"} <= set(fixed)  # fmt: skip
-    assert not {"trainer", "trainer.epochs", "strategy", "tracking", "launcher"} & set(fixed)
-    assert schema.having("data") == ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
-    assert schema.has_mark("launcher.follow", "once") and schema.has_mark("sweep.resume", "once")
-    assert not schema.has_mark("trainer.epochs", "once")
-    assert not schema.has_mark("sweep.parallel", "once"), "a sweep that is resumed has it again"

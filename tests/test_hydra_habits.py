@@ -33,19 +33,9 @@ def test_a_primary_configuration_and_a_search_path_are_recorded(
         assert recorded(job)[0]["overrides"][:2] == [where, "hydra.job.config_name=mine"]
 
 
-def test_what_is_wrong_with_them_is_one_sentence(dtrain: Commands) -> None:
-    preset("conf/optimizer/fast.yaml", "defaults: [sgd, _self_]\n")
-    preset("conf/bad.yaml", "a: [\n")
-    preset("conf/bare.yaml", "seed: 3\n")
-    for words in (
-        ["--config-name=nope"], ["--config-name=bad"], ["--config-name=bare"], ["--config-name"],
-        ["--config-path=conf"], ["hydra.searchpath=[file://nowhere]"], ["hydra.searchpath=conf"],
-        ["hydra.searchpath=[pkg://nope.conf]"], ["-m", "seed=1,2", "hydra/sweeper=nope"],
-    ):  # fmt: skip
-        refused = dtrain(*words)
-        lines = [line for line in refused.output.splitlines() if line.startswith("error: ")]
-        assert refused.code == errors.USAGE and len(lines) == 1, refused.output
+def test_a_configuration_of_the_same_name_as_dtrains_is_told_to_be_unread(dtrain: Commands) -> None:
     preset("conf/config.yaml", MINE)
+    preset("conf/optimizer/fast.yaml", "defaults: [sgd, _self_]\n")
     assert "note: conf/config.yaml is not read" in dtrain("dry_run=true").output
 
 

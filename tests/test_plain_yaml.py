@@ -20,19 +20,16 @@ SCALARS = [
 
 
 def test_values_are_those_that_omegaconf_reads(tmp_path: Path) -> None:
-    for path in CONF.rglob("*.yaml"):
-        found = reading.read_plain(path)
-        assert found == OmegaConf.to_container(OmegaConf.load(path)), path
-    for scalar in SCALARS:
-        path = tmp_path / "a.yaml"
-        path.write_text(f"a: {scalar}\n")
+    path = tmp_path / "a.yaml"
+    for text in [*(p.read_text() for p in CONF.rglob("*.yaml")), *(f"a: {s}\n" for s in SCALARS)]:
+        path.write_text(text)
         try:
             expected = repr(OmegaConf.to_container(OmegaConf.load(path)))
         except Exception:
             with pytest.raises(DamagedFile):
                 reading.read_plain(path)
             continue
-        assert repr(reading.read_plain(path)) == expected, scalar
+        assert repr(reading.read_plain(path)) == expected, text
 
 
 REFUSED = {

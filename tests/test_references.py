@@ -25,14 +25,3 @@ def test_doubling_ends(first: object, reference: str) -> None:
     config = OmegaConf.create({"m": {"a0": first, **values}})
     with pytest.raises(UsageError, match=r"^m\.a1\d=.*stands for more than 100,000"):
         tree.check_sizes(config)
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [("${b}", "'b' not found"), ("${.a}", "Recursive"), ("${nothing:1}", "Unsupported")],
-)
-def test_the_key_is_named(value: str, problem: str) -> None:
-    config = OmegaConf.create({"m": {"list": [{"a": value}]}})
-    tree.check_sizes(config)
-    with pytest.raises(UsageError, match=rf"^m\.list\.0\.a=.*{problem}"):
-        tree.check_references(config)

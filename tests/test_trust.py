@@ -26,9 +26,7 @@ def create_model(name="x", **more):
     return name
 
 class Net:
-    @classmethod
-    def load(cls):
-        return cls()
+    load = classmethod(lambda cls: cls())
 """
 KEY = "model._target_"
 
@@ -41,14 +39,15 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setattr(python_path, "own", set())
     site = tmp_path / "site"
     (site / "ttimm_models-1.0.dist-info").mkdir(parents=True)
-    (site / "ttimm_models-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: ttimm-models\nVersion: 1.0\n"
-    )
-    (site / "ttimm_models-1.0.dist-info" / "top_level.txt").write_text("ttimm\ntother\n")
-    (site / "ttimm.py").write_text(PACKAGE)
-    (site / "tother.py").write_text("def make():\n    return 3\n")
-    (site / "loose.py").write_text("def make():\n    return 4\n")
-    (tmp_path / "tmine.py").write_text("import os\nimport tother\ndef build():\n    return 5\n")
+    for name, text in {
+        "site/ttimm_models-1.0.dist-info/METADATA":
+            "Metadata-Version: 2.1\nName: ttimm-models\nVersion: 1.0\n",
+        "site/ttimm_models-1.0.dist-info/top_level.txt": "ttimm\ntother\n",
+        "site/ttimm.py": PACKAGE, "site/tother.py": "def make():\n    return 3\n",
+        "site/loose.py": "def make():\n    return 4\n",
+        "tmine.py": "import os\nimport tother\ndef build():\n    return 5\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(site))
     yield
     for name in ("ttimm", "tother", "loose", "tmine"):
@@ -56,9 +55,8 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def call(target: str, key: str = "model") -> Any:
-    node = {"_target_": target}
-    trust.check({key: node})
-    return targets.instantiate(node, key)
+    trust.check({key: {"_target_": target}})
+    return targets.instantiate({"_target_": target}, key)
 
 
 def test_an_installed_package_that_the_user_names(tmp_path: Path) -> None:
@@ -96,30 +94,20 @@ def test_what_runs_code_of_others_is_refused_when_typed(target: str) -> None:
         trust.locate(target, KEY)
 
 
-def test_nothing_is_called_where_no_function_is_meant() -> None:
-    trust.begin(["name={_target_: ttimm.create_model}"])
-    for key in ("name", "hardware", "sweep"):
-        with pytest.raises(UsageError, match="nothing is called at this place"):
-            trust.check({key: {"_target_": "ttimm.create_model"}})
-
-
 def test_a_folder_from_elsewhere_names_nothing() -> None:
     words = ["model=custom", "model._target_=ttimm.create_model"]
-    for command, allowed in (
-        (private.sign_command(words, None, None), True),
-        ({"overrides": words, "config_dir": None, "signature": "forged"}, False),
-    ):
-        trust.begin(["resume=run"])
-        private.accept("resume", "run", command, ["resume=run"])
-        if allowed:
-            assert call("ttimm.create_model") == "x"
-            continue
-        for target in ("ttimm.create_model", "tmine.tother.make", "os.system", "tmine.os.system"):
-            with pytest.raises(UsageError):
-                call(target)
-        assert call("tmine.build") == 5, "the user's own project, as ever"
+    trust.begin(["resume=run"])
+    private.accept("resume", "run", private.sign_command(words, None, None), ["resume=run"])
+    assert call("ttimm.create_model") == "x", "one of the user's own"
+    trust.begin(["resume=run"])
+    forged = {"overrides": words, "config_dir": None, "signature": "forged"}
+    private.accept("resume", "run", forged, ["resume=run"])
+    for target in ("ttimm.create_model", "tmine.tother.make", "os.system", "tmine.os.system"):
         with pytest.raises(UsageError):
-            call("tmine.build", "launcher")
+            call(target)
+    assert call("tmine.build") == 5, "the user's own project, as ever"
+    with pytest.raises(UsageError):
+        call("tmine.build", "launcher")
 
 
 def test_what_is_typed_beside_the_words_of_a_folder_from_elsewhere() -> None:
@@ -142,14 +130,6 @@ def test_tasks_may_call_what_their_command_has_allowed(monkeypatch: pytest.Monke
             trust.locate(target, KEY)
 
 
-def test_a_variable_opens_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTRAIN_TRUST", "loose,keras.layers.Lambda")
-    assert call("loose.make") == 4
-    trust.check({"model": {"_target_": "keras.layers.Lambda"}})
-    with pytest.raises(UsageError):
-        trust.check({"model": {"_target_": "keras.layers.TFSMLayer"}})
-
-
 def test_one_command_leaves_nothing_to_the_next() -> None:
     trust.begin(["model._target_=ttimm.create_model", "name=${oc.env:HOME}"])
     assert call("ttimm.create_model") == "x" and private.allowed("HOME")
@@ -165,11 +145,5 @@ def test_one_command_leaves_nothing_to_the_next() -> None:
 
 def test_a_thread_of_a_command_reads_what_the_command_may() -> None:
     trust.begin(["name=${oc.env:HOME}"])
-    answers: list[bool] = []
-
-    def deliver(last: Any) -> bool:
-        answers.append(private.allowed("HOME"))
-        return True
-
-    delivery = Delivery("nowhere", deliver, lambda: None, print)
-    assert delivery.finish(("FINISHED", 1.0)) and all(answers) and answers
+    delivery = Delivery("nowhere", lambda last: private.allowed("HOME"), lambda: None, print)
+    assert delivery.finish(("FINISHED", 1.0))
