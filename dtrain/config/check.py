@@ -235,7 +235,8 @@ def _near(whole: Plain, wrong: Plain, words: str) -> Plain:
         wrong: it, or what is wrong in it.
         words: what is accepted, with commas between; None is returned where none of it is near.
     """
-    near = nearest(wrong, words.split(", ")) if isinstance(wrong, str) else None
+    names = words.removesuffix(", or null").split(", ")
+    near = nearest(wrong, names) if isinstance(wrong, str) and " " not in "".join(names) else None
     if near is None or whole == wrong:
         return near
     return [near if each == wrong else each for each in whole] if isinstance(whole, list) else None

@@ -43,25 +43,13 @@ def _commands() -> list[list[str]]:
     root = Path(schema.__file__).parents[3]
     pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
-<<<<<<< HEAD
-    found: dict[str, list[str]] = {}
-    for line in re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.*)$", text, re.M):
-        words = shlex.split(line, comments=True)
-        other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
-        trains = words[:1] and words[0] not in commands.names() and "HOST:PORT" not in line
-        ours = trains and all(map(_is_ours, words))
-        if ours and not any(word.startswith(other) for word in words):
-            found[line] = words
-    return list(found.values())
-=======
     lines = re.findall(r"^(?:\$ )?(?:\S*/)?python -m dtrain (.+)$", text, re.M)
     typed = [
         shlex.split(each, comments=True) for each in dict.fromkeys(lines) if "HOST:PORT" not in each
     ]
     other = ("resume=", "fork=", "sweep.resume=", "hydra.", "-")
-    trains = [words for words in typed if words and words[0] not in COMMANDS]
+    trains = [words for words in typed if words and words[0] not in commands.names()]
     return [w for w in trains if all(_is_ours(word) and not word.startswith(other) for word in w)]
->>>>>>> 1eaf9107bd3333a6a042e6b113ac66256750ed4b
 
 
 @pytest.mark.parametrize("words", _commands(), ids=" ".join)
