@@ -235,7 +235,7 @@ def _near(whole: Plain, wrong: Plain, words: str) -> Plain:
         wrong: it, or what is wrong in it.
         words: what is accepted, with commas between; None is returned where none of it is near.
     """
-    names = words.removesuffix(", or null").split(", ")
+    names = words.rpartition(" each ")[2].removesuffix(", or null").split(", ")
     near = nearest(wrong, names) if isinstance(wrong, str) and " " not in "".join(names) else None
     if near is None or whole == wrong:
         return near
