@@ -16,7 +16,7 @@ import pytest
 from dtrain import errors
 from dtrain.config import schema, tree
 from dtrain.controller import job as module
-from dtrain.controller.job import PORT_TRIES, Job
+from dtrain.controller.job import PORT_TRIES, Job, JobSpec
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan
 from dtrain.controller.result import Outcome
@@ -140,7 +140,7 @@ def start(tmp_path: Path) -> Callable[..., tuple[Outcome, RunDir]]:
         config = composed("tracking=none", f"output_dir={tmp_path}/outputs", *overrides)
         folder = Path(config.resume or tmp_path / "outputs" / "day" / "run")
         planned = Plan(cluster, 8, None, None, OneReplica())
-        made = Job(config, planned, launcher, folder, {"arguments": []})
+        made = Job(JobSpec(config, planned, launcher, folder, {"arguments": []}))
         return made.run(), RunDir(folder)
 
     return run

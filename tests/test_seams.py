@@ -146,9 +146,12 @@ class Shell(Elsewhere):
         super().__init__(**settings)
         self.program = program
 
-    def do(self, work):
-        name, tasks = work.name, [task.name for task in work.cluster.tasks]
-        order = json.dumps([name, tasks, work.command["overrides"], str(work.folder)])
+    def delegate(self, cluster):
+        return self.run
+
+    def run(self, job):
+        name, tasks = job.config.name, [task.name for task in job.cluster.tasks]
+        order = json.dumps([name, tasks, job.command["overrides"], str(job.folder)])
         code = subprocess.run([*self.program, order]).returncode
         return Outcome(code, status="FAILED" if code else "FINISHED")
 '''

@@ -16,6 +16,7 @@ import pytest
 from dtrain import errors
 from dtrain.config import tree
 from dtrain.controller import slurm_job
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers import Env, Local
 from dtrain.controller.launchers import slurm as launchers
 from dtrain.controller.launchers.slurm import Slurm, batch, client
@@ -356,7 +357,7 @@ def submitted(dtrain, quick, command) -> SlurmJob:
     assert isinstance(launcher, Slurm)
     overrides = {"overrides": json.loads(run.command.read_text())["overrides"]}
     plan: Any = types.SimpleNamespace(cluster=planned(1))
-    job = SlurmJob(config, plan, launcher, run.path, overrides)
+    job = SlurmJob(JobSpec(config, plan, launcher, run.path, overrides))
     assert job.is_running and job.number == "77"
     return job
 

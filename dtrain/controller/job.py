@@ -41,18 +41,66 @@ from dtrain.tracking.delivery import RunDelivery
 PORT_TRIES = 3
 
 
-class Job:
-    """A job whose configuration is in order: it trains. A subclass does something else.
+@dataclasses.dataclass(frozen=True)
+class JobSpec:
+    """A job whose configuration is in order, and whose tasks are planned.
 
-    Args:
+    Attributes:
         config: resolved.
-        planned: its processes.
+        planned: its processes, as the launcher's ``check`` has placed them.
         launcher: starts them.
         folder: where a new run folder goes.
-        command: contents of ``command.json``.
+        command: contents of ``command.json``; its ``overrides`` are those of the user's command.
+        chosen: the user has named ``folder``.
+        kind: what it is: a training, or something else.
         requests: to stop it; of this process' signals if None.
         view: where it is shown; a display of its own if None.
-        chosen: the user has named ``folder``.
+        began: gets the run folder, when the job has one here.
+        alone: it is the one job of this command, whose start is that of the job.
+    """
+
+    config: Config
+    planned: Plan
+    launcher: Any
+    folder: Path
+    command: Json
+    chosen: bool = False
+    kind: type[Job] | None = None
+    requests: Requests | None = None
+    view: View | None = None
+    began: Callable[[Path], None] = lambda folder: None
+    alone: bool = False
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its tasks."""
+        return self.planned.cluster
+
+    def show(self) -> None:
+        """Print the plan."""
+        (self.kind or Job).show(self.config, self.planned, self.folder)
+
+
+def run_job(spec: JobSpec) -> Outcome:
+    """Run a job to its end, in the way that its launcher says; of a dry run, print the plan."""
+    if spec.config.dry_run:
+        spec.launcher.show(spec)
+        spec.launcher.kill()
+        return Outcome(errors.OK)
+    delegate = spec.launcher.delegate(spec.cluster)
+    if delegate is not None:
+        outcome: Outcome = delegate(spec)
+        return outcome
+    job = (spec.kind or Job)(spec)
+    spec.began(job.folder)
+    return job.run()
+
+
+class Job:
+    """A training, whose tasks are started and followed here. A subclass does something else.
+
+    Args:
+        spec: what is run.
     """
 
     #: Whether it trains.
@@ -81,19 +129,16 @@ class Job:
             layouts = ask("model", to_plain(config), planned.cluster, {})
         report.print_plan(config, planned, folder, layouts)
 
-    def __init__(
-        self, config: Config, planned: Plan, launcher: Launcher, folder: Path, command: Json,
-        requests: Requests | None = None, view: View | None = None, chosen: bool = False,
-    ):  # fmt: skip
-        self._command = command
-        self._requests = requests or Signals()
-        self._config = config
-        self._cluster: Cluster = planned.cluster
-        self._hosts_here = report.hosts_here(config, planned)
-        self._launcher = launcher
+    def __init__(self, spec: JobSpec):
+        self._command = spec.command
+        self._requests = spec.requests or Signals()
+        self._config = config = spec.config
+        self._cluster: Cluster = spec.cluster
+        self._hosts_here = report.hosts_here(config, spec.planned)
+        self._launcher: Launcher = spec.launcher
         self._resumed = config.resume is not None
-        self._rundir, self._lock = self._take(folder, chosen)
-        self._view: View = view or Display()
+        self._rundir, self._lock = self._take(spec.folder, spec.chosen)
+        self._view: View = spec.view or Display()
         self._tracker = make_tracker(config)
         self._delivery: RunDelivery | None = None
         self._events: list[Json] = []
@@ -102,6 +147,8 @@ class Job:
         self._unread: str | None = None  # what was said last of files that cannot be read
         #: Its way to the first step.
         self.start = Start()
+        if spec.alone:
+            self.start.of_the_command()
         self._restarts = self._replaced = 0  # of all tasks; workers alone
         self._asked = False  # to stop
         self._prepared = False

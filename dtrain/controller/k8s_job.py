@@ -28,9 +28,11 @@ from dtrain.config.private import PREFIX
 from dtrain.config.schema import rules
 from dtrain.config.tree import Config
 from dtrain.controller.folders import unwritable
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object, Workload, render
 from dtrain.controller.plan import Plan
+from dtrain.controller.result import Outcome
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import addresses, writing
 from dtrain.files.fields import Json
@@ -52,23 +54,20 @@ _EXIT_CODES = (
 )
 
 
-def run(config: Config, planned: Plan, launcher: Kubernetes, command: Json, chosen: bool) -> int:
+def run(spec: JobSpec) -> Outcome:
     """Print or write the manifest of a job, or create it and follow it.
 
     Args:
-        config: settled.
-        planned: its tasks.
-        launcher: with the user's settings.
-        command: contents of ``command.json``.
-        chosen: the user has named the run folder.
-
-    Returns:
-        The exit code.
+        spec: of the job; its launcher is a :class:`Kubernetes`.
 
     Raises:
         UsageError: it cannot run there, or its name is another job's.
         TrainingError: the cluster refuses it, or does not answer.
     """
+    return Outcome(_run(spec.config, spec.planned, spec.launcher, spec.command, spec.chosen))
+
+
+def _run(config: Config, planned: Plan, launcher: Kubernetes, command: Json, chosen: bool) -> int:
     _refuse(config, launcher, chosen)
     work = workload(config, planned, launcher, command)
     objects = render(launcher, work, secrets.token_hex(32))

@@ -13,10 +13,11 @@ from dtrain import errors, secrets
 from dtrain.config import schema, tree
 from dtrain.config.tree import Config
 from dtrain.controller import result
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.sides import Peer, Place
-from dtrain.controller.result import cause
+from dtrain.controller.result import Outcome, cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, refuse
 from dtrain.files import reading, writing
@@ -29,19 +30,21 @@ _LAST_WORDS = 5.0
 HEARTBEAT = "CoordinationService/Heartbeat"
 
 
-def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = None) -> int:
-    """Meet the chief, run this host's task to its end, and return the exit code.
+def run(spec: JobSpec) -> Outcome:
+    """Meet the chief, and run this host's task to its end.
 
     Args:
-        config: settled.
-        cluster: of the job.
-        launcher: starts this host's task.
-        chosen: the run folder, where the user has named it.
+        spec: of the job; its launcher is an :class:`Env`.
 
     Raises:
         UsageError: the chief has another configuration, or runs another run than is resumed here.
         TrainingError: it did not come.
     """
+    return Outcome(_run(spec.config, spec.cluster, spec.launcher,
+                        spec.folder if spec.chosen else None))  # fmt: skip
+
+
+def _run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None) -> int:
     task = launcher.own(cluster)
     peer = launcher.peer(cluster)
     chief = f"the chief at {peer.address}"

@@ -13,17 +13,15 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import tree
-from dtrain.config.tree import Config
 from dtrain.controller.folders import begin, lock, unwritable
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers.slurm import Slurm, batch, client
-from dtrain.controller.plan import Plan
 from dtrain.controller.result import Outcome
 from dtrain.controller.supervisor import INTERVAL, Requests, Signals
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import UsageError, refuse
 from dtrain.files import reading, writing
-from dtrain.files.fields import Json
 from dtrain.run import checkpoint, schemas
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
@@ -41,24 +39,28 @@ _LOOK = 1.0
 _FORGOTTEN = 30.0
 
 
+def run(spec: JobSpec) -> Outcome:
+    """Submit a job, and follow it."""
+    job = SlurmJob(spec)
+    spec.began(job.folder)
+    return job.run()
+
+
 class SlurmJob:
     """Prepares the folder of one job, submits it, and follows it to its end.
 
     Args:
-        config, planned, launcher, folder, command, requests, view, chosen: as of :class:`.job.Job`.
+        spec: of the job; its launcher is a :class:`Slurm`.
     """
 
-    def __init__(
-        self, config: Config, planned: Plan, launcher: Slurm, folder: Path, command: Json,
-        requests: Requests | None = None, view: View | None = None, chosen: bool = False,
-    ):  # fmt: skip
-        self._config, self._cluster, self._command = config, planned.cluster, command
-        self._launcher = launcher
-        self._requests = requests or Signals()
-        self._resumed = config.resume is not None
+    def __init__(self, spec: JobSpec):
+        self._config, self._cluster, self._command = spec.config, spec.cluster, spec.command
+        self._launcher: Slurm = spec.launcher
+        self._requests = spec.requests or Signals()
+        self._resumed = spec.config.resume is not None
         #: The number of the job of SLURM that does it; None before there is one.
         self.number: str | None = None
-        self._rundir, descriptor = self._take(folder, chosen)
+        self._rundir, descriptor = self._take(spec.folder, spec.chosen)
         #: Whether SLURM had the job before this command.
         self.is_running = self.number is not None
         if descriptor is not None:
@@ -66,7 +68,7 @@ class SlurmJob:
                 self._prepare()
             finally:
                 os.close(descriptor)
-        self._shared_view = view
+        self._shared_view = spec.view
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
         self._past: Any = None

@@ -33,8 +33,7 @@ from dtrain.run import checkpoint, identity
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
 
-#: Launchers that stand for others, and the one that every command has.
-_CHOICES = ("dtrain.controller.launchers.auto", "dtrain.controller.launchers.slurm.choose")
+#: The launcher that every command has.
 _LOCAL = "dtrain.controller.launchers.Local"
 
 
@@ -111,13 +110,12 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
-        # Each of several commands is a worker by itself.
-        if config.launcher["_target_"] in _CHOICES:
+        launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
+        if not isinstance(launcher, type):  # it chooses: each of several commands is a worker
             names = Launcher.model_fields.keys() - {"target_"}
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node(shared, _target_=_LOCAL)
-        launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
-        if isinstance(launcher, type) and issubclass(launcher, Env):
+        elif issubclass(launcher, Env):
             refuse("launcher", "starts tasks that share a batch, and a worker is by itself", "env",
                    accepted="the command on each host, with a folder that all share",
                    hint="launcher=local to=FOLDER shard=0/2")  # fmt: skip

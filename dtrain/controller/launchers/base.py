@@ -1,16 +1,15 @@
-"""What the controller asks of a launcher, and what a launcher is given to do."""
+"""What the controller asks of a launcher."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError, refuse
-from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -18,7 +17,7 @@ from dtrain.run.folder import RunDir
 class Launcher(ABC):
     """Starts the tasks of one job. Five methods are its own; the others are optional hooks.
 
-    One that does a job in another way than starting its tasks overrides :meth:`do`.
+    One that does a job in another way than starting its tasks has a :meth:`delegate`.
 
     One that starts processes of this machine has :class:`LocalProcesses` as well.
 
@@ -100,13 +99,17 @@ class Launcher(ABC):
         return UsageError("launcher", "cannot run one job beside another", type(self).__name__,
                           accepted="local, or a command each", typed="launcher=local")  # fmt: skip
 
-    def show(self, work: Work) -> Outcome:
-        """Print what would be done (``dry_run=true``), and start nothing."""
-        return work.shown()
+    def show(self, spec: Any) -> None:
+        """Print what would be done with a :class:`dtrain.controller.job.JobSpec`."""
+        spec.show()
 
-    def do(self, work: Work) -> Outcome:
-        """Do a job to its end: here and now, unless a launcher knows another way."""
-        return work.supervised()
+    def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome] | None:
+        """Return what does a job of these tasks in another way than by starting them here.
+
+        It is given the :class:`dtrain.controller.job.JobSpec`. None: this launcher starts and
+        follows the tasks.
+        """
+        return None
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the tasks of which there will be events, the chief always among them."""
@@ -160,49 +163,6 @@ class Launcher(ABC):
         """Called once when the job is over, with the command's exit code."""
 
 
-class Work(ABC):
-    """A checked job, and the ways to do it (:meth:`.base.Launcher.do`).
-
-    Args:
-        name: of the run.
-        cluster: its tasks, as the launcher's ``check`` has placed them.
-        folder: where a new run folder goes.
-        command: contents of ``command.json``; its ``overrides`` are those of the user's command.
-    """
-
-    def __init__(self, name: str, cluster: Cluster, folder: Path, command: Json):
-        self.name, self.cluster, self.folder, self.command = name, cluster, folder, command
-
-    @abstractmethod
-    def shown(self) -> Outcome:
-        """Print the plan."""
-
-    @abstractmethod
-    def supervised(self) -> Outcome:
-        """Start the tasks by the launcher, follow them to their end, and record what they did."""
-
-    @abstractmethod
-    def one_task(self) -> Outcome:
-        """Meet the chief's command, and run the task that this command stands for.
-
-        The launcher is an :class:`.external.Env`.
-        """
-
-    @abstractmethod
-    def in_slurm(self) -> Outcome:
-        """Prepare the run folder, have another command do the job, and follow it by its folder.
-
-        The launcher is a :class:`.slurm.Slurm`.
-        """
-
-    @abstractmethod
-    def in_pods(self) -> Outcome:
-        """Write the manifest of pods that run the user's command, or create and follow them.
-
-        The launcher is a :class:`.k8s.Kubernetes`.
-        """
-
-
 class LocalProcesses(ABC):
     """A capability beside that of a launcher: to look at single processes and act on them.
 
@@ -228,7 +188,7 @@ class LocalProcesses(ABC):
 
 
 class Elsewhere(Launcher):
-    """Has a job done by :meth:`do` alone: what does it there starts and follows its tasks."""
+    """Has a job done by :meth:`delegate` alone: who does it starts and follows its tasks."""
 
     shares_machine = False
     where = "elsewhere"
@@ -241,8 +201,8 @@ class Elsewhere(Launcher):
                type(self).__name__, accepted="local", typed="launcher=local")  # fmt: skip
 
     @abstractmethod
-    def do(self, work: Work) -> Outcome:
-        """Have a job done, and return how it ended, as far as that is known."""
+    def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome]:
+        """Return what has a job done, and returns how it ended, as far as that is known."""
 
     def _none(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: no task is started and followed here."""

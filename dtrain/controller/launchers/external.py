@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
+import importlib
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.base import Launcher, Work
+from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env import platforms, slurm, tf_config
 from dtrain.controller.launchers.cluster_env.base import (
     ClusterEnvironment,
@@ -209,10 +210,13 @@ class Env(Local):
         assert self._own is not None, "after check"
         return cluster.task(self._own.name)
 
-    def do(self, work: Work) -> Outcome:
-        """Do the job where this is the chief's command, and one task of it elsewhere."""
-        is_chief = self.own(work.cluster) == work.cluster.chief
-        return work.supervised() if is_chief else work.one_task()
+    def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome] | None:
+        """Return what runs one task, where this is not the chief's command."""
+        if self.own(cluster) == cluster.chief:
+            return None
+        # By name: it imports this module.
+        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.own_task").run
+        return run
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the own task alone: the other commands follow theirs."""

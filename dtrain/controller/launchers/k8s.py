@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import inspect
 import json
 import math
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
-from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
+from dtrain.controller.launchers.base import Elsewhere, Launcher
 from dtrain.controller.launchers.cluster_env.platforms import VARIABLES
 from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
@@ -78,13 +79,15 @@ class Kubernetes(Elsewhere):
                    hint="launcher.image=NAME")  # fmt: skip
         return cluster
 
-    def show(self, work: Work) -> Outcome:
+    def show(self, spec: Any) -> None:
         """Print the manifest."""
-        return work.in_pods()
+        self.delegate(spec.cluster)(spec)
 
-    def do(self, work: Work) -> Outcome:
-        """Write the manifest, or create the job and follow it."""
-        return work.in_pods()
+    def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome]:
+        """Return what writes the manifest, or creates the job and follows it."""
+        # By name: it imports this module.
+        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.k8s_job").run
+        return run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import chosen
+from dtrain.controller.job import JobSpec, run_job
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
@@ -32,7 +33,6 @@ from dtrain.controller.sweep.compose import (
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
-from dtrain.controller.validate import Ways
 from dtrain.errors import DtrainError
 from dtrain.files.fields import Json
 from dtrain.run.failure import Failure
@@ -256,11 +256,10 @@ class Runner:
                 began(job.folder)
                 outcome = job.run()
             else:
-                work = Ways(
+                outcome = run_job(JobSpec(
                     draft.config, planned, launcher, folder, command, requests=running.requests,
                     view=watch, began=began,
-                )  # fmt: skip
-                outcome = launcher.do(work)
+                ))  # fmt: skip
         except DtrainError as error:
             outcome = Outcome(error.exit_code, failure=Failure("failed", reason=str(error)))
         except Exception as error:  # of ours: the other jobs continue

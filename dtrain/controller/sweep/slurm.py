@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.slurm import Slurm, client
 from dtrain.controller.slurm_job import SlurmJob
@@ -112,10 +113,9 @@ def submit(
         enter(record, todo)
     try:
         for draft in todo:
-            submitted[draft.number] = SlurmJob(
-                draft.config, draft.plan(), _launcher(draft), record.folder / str(draft.number),
-                composer.command(draft),
-            )  # fmt: skip
+            folder, command = record.folder / str(draft.number), composer.command(draft)
+            spec = JobSpec(draft.config, draft.plan(), _launcher(draft), folder, command)
+            submitted[draft.number] = SlurmJob(spec)
         for drafts in _arrays([draft for draft in todo if not submitted[draft.number].is_running]):
             _submit_array(record, drafts, submitted, parallel)
     except BaseException:

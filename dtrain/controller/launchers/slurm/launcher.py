@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
+from dtrain.controller.launchers.base import Elsewhere, Launcher
 from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.external import auto
 from dtrain.controller.launchers.local import Local
@@ -73,15 +74,16 @@ class Slurm(Elsewhere):
             "on a node")  # fmt: skip
         return Local(**self._settings)
 
-    def do(self, work: Work) -> Outcome:
-        """Submit the job, and follow it."""
-        return work.in_slurm()
-
-    def show(self, work: Work) -> Outcome:
+    def show(self, spec: Any) -> None:
         """Print the plan, and the batch script that would be submitted."""
-        outcome = work.shown()
-        print(self.text(work.folder.absolute(), work.cluster, work.name), end="")
-        return outcome
+        spec.show()
+        print(self.text(spec.folder.absolute(), spec.cluster, spec.config.name), end="")
+
+    def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome]:
+        """Return what submits a job, and follows it."""
+        # By name: it imports this module.
+        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.slurm_job").run
+        return run
 
     def part(self, machine: Machine) -> Machine:
         """Return what SLURM is asked for on each node."""
