@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.api import command, keywords, objects, training
+from dtrain.api import arrays, command, keywords, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
@@ -184,7 +184,7 @@ def export(
     words = command.words({"to": to, "checkpoint": checkpoint, "weights": weights, "name": name})
     run = _run(run)
     arguments = ["export", str(run.path), *words]
-    done = command.call(arguments, Line(show), **training.trust_of(run.path))
+    done = command.call(arguments, Line(show), training.trust_of(run.path))
     found = done.after("exported: ")
     if found is None:
         there = [line for line in done.lines if " is there already: " in line]
@@ -273,7 +273,7 @@ def _derived(
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        words, label = objects.evaluated(run.path / FOLDER, data)
+        words, label = arrays.evaluated(run.path / FOLDER, data)
         own = [*words, *own]
         if given.get("evaluate.prefix", "") is None:
             given = {**given, "evaluate.prefix": label}

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from dtrain import errors
-from dtrain.api.objects import PLACES
-from dtrain.api.source import placed
+from dtrain.api.objects import Trust
 from dtrain.config.given import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
 from dtrain.files.fields import Json, Values
-from dtrain.host import python_path
+from dtrain.host import pickles, python_path
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 
@@ -164,8 +163,8 @@ def _made(kind: type[DtrainError], text: str, **attributes: object) -> DtrainErr
 
 
 def call(
-    arguments: Sequence[str], line: Line, *, trusted: Iterable[str] = (), paths: Iterable[str] = (),
-    given: Path | None = None, reserved: Path | None = None, follow: Path | None = None,
+    arguments: Sequence[str], line: Line, trust: Trust | None = None, *,
+    reserved: Path | None = None, follow: Path | None = None,
 ) -> Done:  # fmt: skip
     """Run ``python -m dtrain ARGUMENTS`` until it ends.
 
@@ -174,13 +173,11 @@ def call(
     Args:
         arguments: a command line.
         line: shows what it reports.
-        trusted: names that it may call, beside those that the user trusts.
-        paths: folders in which it finds modules of the user's.
-        given: folder of modules that were given.
+        trust: what it may call and load, beside what the user trusts.
         reserved: folder that was made for its run or sweep.
         follow: run folder whose progress is shown.
     """
-    environment = _environment(trusted, paths, given, reserved)
+    environment = _environment(trust or Trust(), reserved)
     child = subprocess.Popen(
         [sys.executable, "-m", "dtrain.api.child", *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
@@ -205,7 +202,6 @@ def call(
                 if text is None:
                     break
                 if text:
-                    text = placed(text, PLACES)
                     lines.append(text)
                     if not _is_refused(lines):
                         line.message(text)
@@ -254,19 +250,17 @@ def _read(stream: IO[bytes], put: Callable[[str | None], None]) -> None:
         put(None)
 
 
-def _environment(
-    trusted: Iterable[str], paths: Iterable[str], given: Path | None, reserved: Path | None
-) -> dict[str, str]:
+def _environment(trust: Trust, reserved: Path | None) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if name not in _OF_TERMINALS}
     if found.get("MPLBACKEND", "").startswith("module://"):
         del found["MPLBACKEND"]  # of the notebook
     found.pop(RESERVED, None)
     if reserved is not None:
         found[RESERVED] = str(reserved)
-    _extend(found, python_path.TRUST, ",", trusted)
-    _extend(found, python_path.GIVEN, os.pathsep, [] if given is None else [str(given)])
+    _extend(found, python_path.TRUST, ",", trust.names)
+    _extend(found, pickles.FILES, os.pathsep, trust.files)
     checkout = [str(_ROOT)] if (_ROOT / "conf").is_dir() else []
-    _extend(found, "PYTHONPATH", os.pathsep, [*paths, *checkout])
+    _extend(found, "PYTHONPATH", os.pathsep, [*trust.paths, *checkout])
     return found
 
 

@@ -6,30 +6,29 @@ import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from dtrain.api.objects import Trust
 from dtrain.config import given, private, tree, trust
 from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
 from dtrain.errors import refuse
-from dtrain.host import python_path
+from dtrain.host import pickles, python_path
 from dtrain.host.frameworks import FRAMEWORKS, VARIABLE
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run.folder import RunDir
 
 
-def load_model(
-    rundir: RunDir, checkpoint: str | int, weights: str, trusted: Iterable[str] = ()
-) -> Any:
+def load_model(rundir: RunDir, checkpoint: str | int, weights: str, trusted: Trust) -> Any:
     """Build the model of a run, and give it the weights of a checkpoint.
 
     A plain module of PyTorch's is returned as what it is.
 
     Args:
         rundir, checkpoint, weights: which.
-        trusted: names that the caller has given to the run.
+        trusted: what the caller has given to the run.
 
     Raises:
         UsageError: there is no such checkpoint, or no such weights, or the run's code is not
@@ -71,12 +70,15 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
+def _trusting(rundir: RunDir, trusted: Trust) -> Iterator[None]:
     """Trust the code that the user has given to this run, inside the block."""
-    names = (python_path.TRUST, python_path.GIVEN, trust.NAMED)
+    names = (python_path.TRUST, pickles.FILES, trust.NAMED)
     before = {name: os.environ.get(name) for name in names}
     try:
-        os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
+        os.environ[python_path.TRUST] = ",".join(
+            dict.fromkeys([*python_path.trusted(), *trusted.names])
+        )
+        pickles.offer(trusted.files)
         command = read_command(rundir) or {}
         with trust.begun():
             own = private.grant_own(command)

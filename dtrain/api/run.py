@@ -96,8 +96,8 @@ class Run:
         """
         from dtrain.api import local_model
 
-        trusted = training.trust_of(self.path).get("trusted", [])
-        return local_model.load_model(self._rundir, checkpoint, weights, trusted)
+        trust = training.trust_of(self.path)
+        return local_model.load_model(self._rundir, checkpoint, weights, trust)
 
     def resume(
         self, *, overrides: Iterable[str] | str = (), show: bool = True, **keywords: object
