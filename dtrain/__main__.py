@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dtrain import errors
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
-from dtrain.host import pyproject, terminal
+from dtrain.host import answer, pyproject, terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
@@ -57,13 +57,13 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        print("error: the current folder is not there any more: cd to another", file=sys.stderr)
+        answer.error("the current folder is not there any more: cd to another")
         return errors.USAGE
     first = arguments[0] if arguments else ""
     try:
         pyproject.extend_trust()
     except UsageError as refused:
-        print(f"error: {refused}", file=sys.stderr)
+        answer.error(str(refused), refused.key)
         return refused.exit_code
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
@@ -73,7 +73,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
             try:
                 arguments = [first, *latest.resolved(arguments[1:], ("",))]
             except UsageError as refused:
-                print(f"error: {refused}", file=sys.stderr)
+                answer.error(str(refused), refused.key)
                 return refused.exit_code
         if any(is_far(each) for each in arguments[1:]):
             from dtrain.controller.commands import of_run
@@ -90,7 +90,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         return help.main(arguments)
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])
-        print(f"error: {error}", file=sys.stderr)
+        answer.error(str(error), error.key)
         return error.exit_code
     from dtrain.controller import early_import
 

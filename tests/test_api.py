@@ -28,7 +28,7 @@ from dtrain.api.objects import Objects, Trust
 from dtrain.compare.load_folders import public
 from dtrain.config import given, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
-from dtrain.host import pickles, python_path
+from dtrain.host import answer, pickles, python_path
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 
@@ -152,9 +152,10 @@ def here(
                 patch.setenv(name, changes.get(name, ""))
             patch.setattr(sys, "argv", ["dtrain", *arguments])
             capfd.readouterr()
-            code = main()
+            with answer.asked() as left:
+                code = main()
             captured = capfd.readouterr()
-        return Done(code, (captured.out + captured.err).splitlines(), False)
+        return Done(code, left, (captured.out + captured.err).splitlines()[-5:])
 
     monkeypatch.setattr(command, "call", call)
     return call
@@ -467,7 +468,6 @@ class Outputs(types.ModuleType):
 REPORT = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
           "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
 SHOWN = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
-OF_COMMAND = "epoch 2/2  step 9/9  loss 0.4  of the command, which has no terminal"
 
 
 def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +480,6 @@ def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPat
         line.message("starting")
         for step in (3, 3, 4):
             line.update({**REPORT, "step": step})
-        line.message(OF_COMMAND)
         line.message("FINISHED")
         line.close()
     assert outputs.drawn == ["new", SHOWN, SHOWN.replace("3/9", "4/9"), ""]
@@ -495,7 +494,6 @@ def test_a_terminal_has_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch
     line = Line()
     line.update(REPORT)
     assert stream.text == f"\r{SHOWN}"
-    line.message(OF_COMMAND)
     line.message("FINISHED")
     assert stream.text.endswith(f"\r{' ' * len(SHOWN)}\rFINISHED\n")
 
@@ -512,7 +510,7 @@ def test_progress_of_an_earlier_command_is_not_shown(
     assert command._progress(RunDir(tmp_path)) == report
     monkeypatch.setattr(command, "_TURN", 0.001)
     done = command.call(["--version"], Recorded(show=False), follow=tmp_path)
-    assert (done.code, done.lines[0]) == (0, f"dtrain {dtrain.__version__}")
+    assert (done.code, done.printed[0]) == (0, f"dtrain {dtrain.__version__}")
 
 
 def test_a_notebook_shows_where_its_own_code_is_and_the_sentence() -> None:
@@ -626,7 +624,7 @@ def test_what_is_imported_is_trusted_for_its_run(
         asked.append({"arguments": arguments, "trust": trust})
         if "reserved" in options:
             (options["reserved"] / "command.json").write_text(f'{{"format": {FORMAT}}}')
-        return Done(0, [], False)
+        return Done(0, {})
 
     monkeypatch.setattr(command, "call", call)
     run = dtrain.train(model=__import__("imported").build)

@@ -185,13 +185,9 @@ def export(
     run = _run(run)
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), training.trust_of(run.path))
-    found = done.after("exported: ")
-    if found is None:
-        there = [line for line in done.lines if " is there already: " in line]
-        found = there[-1].partition(" is there already: ")[2] if there else None
-    if done.code or found is None:
+    if done.code or "exported" not in done.left:
         raise done.raised()
-    return Path(found).absolute()
+    return Path(done.left["exported"])
 
 
 def compare(
@@ -220,7 +216,7 @@ def compare(
     if done.code:
         writing.remove_empty(target)
         raise done.raised()
-    return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
+    return Comparison(target.absolute(), done.left["table"])
 
 
 def _compared(runs: object) -> list[str]:
@@ -278,7 +274,6 @@ def _derived(
         if given.get("evaluate.prefix", "") is None:
             given = {**given, "evaluate.prefix": label}
     done = call.run([name, str(run.path), *command.words(given), *own])
-    folder = done.after("folder: ")
-    if done.code or folder is None:
+    if done.code or "folder" not in done.left:
         raise done.raised()
-    return reading.read_json(RunDir(folder).result) or {}
+    return reading.read_json(RunDir(done.left["folder"]).result) or {}

@@ -10,13 +10,14 @@ file as often as it is drawn.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,13 +28,11 @@ from dtrain import errors
 from dtrain.api.objects import Trust
 from dtrain.config.given import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
+from dtrain.files import reading
 from dtrain.files.fields import Json, Values
 from dtrain.host import pickles, python_path
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
-
-#: Lines by which the command reports progress where it has no terminal.
-_REPORT = re.compile(r"\w+ \d+/\d+  \w+ \d+/\d+  ")
 
 
 class Line:
@@ -47,19 +46,19 @@ class Line:
         self._show, self._shown = show, ""
         stream = sys.stdout
         self._notebook = type(stream).__module__.startswith("ipykernel")
-        self._live = stream is not None and (self._notebook or stream.isatty())
+        #: Whether it shows a line that is redrawn.
+        self.draws = stream is not None and (self._notebook or stream.isatty())
         self._output: Any = None  # of the notebook
 
     def message(self, text: str) -> None:
-        """Print a line that stays; progress of the command's own is left out where ours is."""
-        if not self._live or not _REPORT.match(text):
-            if not self._notebook:
-                self._clear()
-            self._print(f"{printable(text)}\n")
+        """Print a line that stays."""
+        if not self._notebook:
+            self._clear()
+        self._print(f"{printable(text)}\n")
 
     def update(self, report: Json | None) -> None:
         """Draw what the task last wrote to ``progress.json``."""
-        text = printable(_line(report)) if report and self._live else ""
+        text = printable(_line(report)) if report and self.draws else ""
         if text and text != self._shown:
             self._draw(text)
             self._shown = text
@@ -113,6 +112,8 @@ def _line(report: Json) -> str:
 _ROOT = Path(__file__).resolve().parents[2]
 #: Seconds between two looks at the progress, and for what is printed last to come.
 _TURN, _LAST = 0.25, 5.0
+#: Lines that are said of a command that ended without a sentence.
+_KEPT = 5
 #: Variables of a notebook that say its output is a terminal, which the command's is not.
 _OF_TERMINALS = ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
@@ -123,40 +124,29 @@ class Done:
 
     Attributes:
         code: its exit code.
-        lines: that it printed.
+        left: what it has left for its caller (:mod:`dtrain.host.answer`).
+        printed: the last lines of what it has printed.
         stopped: it was asked to stop from here (Ctrl-C, "Interrupt kernel").
     """
 
     code: int
-    lines: list[str]
-    stopped: bool
-
-    def after(self, head: str) -> str | None:
-        """Return what stands behind ``head`` in the last line that begins with it."""
-        found = [line[len(head) :] for line in self.lines if line.startswith(head)]
-        return found[-1].strip() if found else None
+    left: Json
+    printed: Sequence[str] = ()
+    stopped: bool = False
 
     def raised(self) -> DtrainError:
         """Return the exception of a command that did not end well, with its own sentence."""
-        text = self._error()
+        text = self.left.get("error") or "\n".join(self.printed)
         if self.code == errors.USAGE:
-            return _made(UsageError, text, key=re.split(r"[=:]", text)[0])
+            return _made(UsageError, text, key=self.left.get("key") or "")
         if self.code == errors.INTERRUPTED or self.stopped:
             return _made(Interrupted, text or "stopped")
         text = text or f"the command ended with exit code {self.code}, and said nothing"
         return _made(TrainingError, text)
 
-    def _error(self) -> str:
-        at = [index for index, line in enumerate(self.lines) if line.startswith("error: ")]
-        if not at:
-            return "\n".join(self.lines[-5:])
-        # Of several the first is the cause, of usage; notes stand in lines of their own behind it.
-        found = self.lines[at[0] :] if self.code == errors.USAGE else self.lines[at[-1] :]
-        return "\n".join(found).removeprefix("error: ")
-
 
 def _made(kind: type[DtrainError], text: str, **attributes: object) -> DtrainError:
-    """Return an exception with the sentence that another process has printed."""
+    """Return an exception with the sentence of another process."""
     made = kind.__new__(kind, text)
     vars(made).update(attributes)
     return made
@@ -177,55 +167,59 @@ def call(
         reserved: folder that was made for its run or sweep.
         follow: run folder whose progress is shown.
     """
-    environment = _environment(trust or Trust(), reserved)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "dtrain.api.child", *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-        # "Interrupt kernel" reaches the whole group: a second request would end it unsaved.
-        start_new_session=True,
-    )  # fmt: skip
-    assert child.stdout is not None and child.stdin is not None
-    printed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(child.stdout, printed.put), daemon=True)
-    reader.start()
-    rundir = None if follow is None else RunDir(follow)
+    with tempfile.TemporaryDirectory(prefix="dtrain-") as place:
+        left = Path(place) / "answer.json"
+        drawn = "drawn" if line.draws and follow is not None else "not drawn"
+        child = subprocess.Popen(
+            [sys.executable, "-m", "dtrain.api.child", str(left), drawn, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=_environment(trust or Trust(), reserved),
+            # "Interrupt kernel" reaches the whole group: a second request would end it unsaved.
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            printed, stopped = _shown(child, line, None if follow is None else RunDir(follow))
+            code = _waited(child)
+        finally:
+            line.close()
+            assert child.stdin is not None
+            child.stdin.close()  # and with it the command, if it is still at work
+        return Done(code, reading.read_json(left) or {}, printed, stopped)
+
+
+def _shown(
+    child: subprocess.Popen[bytes], line: Line, rundir: RunDir | None
+) -> tuple[Sequence[str], bool]:
+    """Show what a command reports until it ends.
+
+    Returns:
+        The last lines that it has printed, and whether it was asked to stop.
+    """
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(child.stdout, lines.put), daemon=True).start()
     before = None if rundir is None else _progress(rundir)  # of an earlier command
-    lines: list[str] = []
-    stops, ended = 0, None
-    try:
-        while True:
+    printed: collections.deque[str] = collections.deque(maxlen=_KEPT)
+    stopped, ended = False, None
+    while True:
+        try:
             try:
-                try:
-                    text = printed.get(timeout=_TURN)
-                except queue.Empty:
-                    text = ""
-                if text is None:
-                    break
-                if text:
-                    lines.append(text)
-                    if not _is_refused(lines):
-                        line.message(text)
-                elif rundir is not None and (report := _progress(rundir)) != before:
-                    line.update(report)
-                if child.poll() is not None:
-                    ended = ended or time.monotonic()
-                    if time.monotonic() - ended > _LAST:
-                        break  # a process that it left behind holds its output
-            except KeyboardInterrupt:
-                stops += 1
-                child.send_signal(signal.SIGINT)
-        code = _waited(child)
-        for text in lines if _is_refused(lines) and code != errors.USAGE else ():
-            line.message(text)
-    finally:
-        line.close()
-        child.stdin.close()  # and with it the command, if it is still at work
-    return Done(code, lines, stops > 0)
-
-
-def _is_refused(lines: Sequence[str]) -> bool:
-    """Whether a command began by an error, which is raised with the sentence that it printed."""
-    return lines[:1] != [] and lines[0].startswith("error: ")
+                text = lines.get(timeout=_TURN)
+            except queue.Empty:
+                text = ""
+            if text is None:
+                return printed, stopped
+            if text:
+                printed.append(text)
+                line.message(text)
+            elif rundir is not None and (report := _progress(rundir)) != before:
+                line.update(report)
+            if child.poll() is not None:
+                ended = ended or time.monotonic()
+                if time.monotonic() - ended > _LAST:  # a process left behind holds its output
+                    return printed, stopped
+        except KeyboardInterrupt:
+            stopped = True
+            child.send_signal(signal.SIGINT)
 
 
 def _progress(rundir: RunDir) -> Json | None:

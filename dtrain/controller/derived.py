@@ -25,6 +25,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import nearest, refuse
 from dtrain.files.fields import Json
+from dtrain.host import answer
 from dtrain.run import identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -225,7 +226,7 @@ class Derived(RunCommand):
         config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return start(config, path, command, kind=self.kind).exit_code
+        return cli.answered(start(config, path, command, kind=self.kind))
 
     def needs_labels(self, config: Config) -> bool:
         """Say whether the targets of the data are needed."""
@@ -283,6 +284,7 @@ class DerivedJob(Job):
         if found["error"]:
             self._view.detail(f"error: {found['error']}")
         self._view.detail(f"folder: {short(self._rundir.path)}")
+        answer.note(folder=str(self._rundir.path))
         if found["exit_code"] == errors.INTERRUPTED:
             self._view.detail("the same command, once more, goes on")
 

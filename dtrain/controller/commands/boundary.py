@@ -12,6 +12,7 @@ from dtrain import errors
 from dtrain.config import other_tools, suggest
 from dtrain.controller import latest
 from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.host import answer
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,7 +28,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and what to type, and exit with 2."""
-        print(f"error: {self._refusal(message)}", file=sys.stderr)
+        refusal = self._refusal(message)
+        answer.error(str(refusal), refusal.key)
         sys.exit(errors.USAGE)
 
     def _refusal(self, message: str) -> UsageError:
@@ -73,7 +75,7 @@ def report(error: Exception, otherwise: str) -> int:
         text, code = str(error), error.exit_code
     elif isinstance(error, OSError) and (wrong := errors.of_a_name(error)) is not None:
         text, code = wrong, errors.USAGE
-    print(f"error: {text}", file=sys.stderr)
+    answer.error(text, getattr(error, "key", None))
     return code
 
 

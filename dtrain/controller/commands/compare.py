@@ -15,7 +15,7 @@ from dtrain.compare.load_folders import of_folders
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DtrainError, refuse
-from dtrain.host import pyproject
+from dtrain.host import answer, pyproject
 from dtrain.run.folder import RunDir
 
 
@@ -90,7 +90,9 @@ def main(arguments: list[str] | None = None) -> int:
         one = Path(given.runs[0])
         output = given.output or (one if len(given.runs) == 1 and one.is_dir() else Path())
         found = _found(given)
-        print(*write_all(found, output), sep="\n")
+        lines = write_all(found, output)
+        print(*lines, sep="\n")
+        answer.note(table="\n".join(lines))
     except DtrainError as error:
         return boundary.report(error, "")
     except OSError as error:

@@ -17,6 +17,7 @@ import dtrain
 from dtrain.errors import printable
 from dtrain.files.fields import Json
 from dtrain.files.reading import Tail
+from dtrain.host import answer
 
 #: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
 #: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those of gRPC and gloo about
@@ -128,6 +129,8 @@ class Display:
                 self._task, completed=report["step"], total=report["total_steps"],
                 epoch=report["epoch"], epochs=report["epochs"], note=note, units=units,
             )  # fmt: skip
+            return
+        if answer.is_drawn():
             return
         now = time.monotonic()
         last = report["step"] == report["total_steps"]
