@@ -543,7 +543,7 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     assert other.path != run.path
     assert list((other.path / given.FOLDER).glob("given_*.pickle"))
     before = dict(os.environ)
-    with local_model._trusting(RunDir(run.path), Trust(["mine"])):
+    with local_model._variables(RunDir(run.path), {"KERAS_BACKEND": "jax"}, Trust(["mine"])):
         assert "mine" in python_path.trusted() and pickles.find(given.names([text])[0])
     assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
@@ -651,6 +651,34 @@ def test_a_command_is_a_process_of_its_own(
         dtrain.train(overrides=["trainer.hidden_size=3", "launcher=inline"])
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().out == ""  # the exception has the sentence
+
+
+def test_a_model_leaves_no_variable(
+    script: types.SimpleNamespace, here: Callable[..., Done], tmp_path: Path
+) -> None:
+    run = dtrain.train(model=script.build, data=examples(), epochs=1, **QUICK)
+    program = """
+import os, sys
+left = []
+for work in sys.argv[1:]:
+    before = dict(os.environ)
+    exec(work)
+    left.append({name: value for name, value in os.environ.items() if before.get(name) != value})
+print(left)
+"""
+    load = f"import dtrain; dtrain.Run({str(run.path)!r}).model()"
+    ours = ("KERAS_BACKEND", "PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS")
+    own = {name: value for name, value in os.environ.items() if name not in ours}
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program, *works], capture_output=True, text=True, check=True,
+            env={**own, "PYTHONPATH": str(Path(dtrain.__file__).parents[1]),
+                 "TF_CPP_MIN_LOG_LEVEL": "2"},
+        ).stdout
+        for works in ([load, load], ["import tensorflow, keras", load])
+    }  # fmt: skip
+    # The first has what the framework sets where it is imported, and what comes then has nothing.
+    assert len(said) == 1 and said.pop().endswith(", {}]\n")
 
 
 FAULTS = Path(__file__).parent / "api_script.py"

@@ -225,6 +225,8 @@ def _compared(runs: object) -> list[str]:
     Raises:
         UsageError: there is none, or one is something else, or not there.
     """
+    from dtrain.controller import latest  # which reads configurations
+
     one = isinstance(runs, Run | Sweep | str | os.PathLike)
     runs = list(runs) if isinstance(runs, Iterable) and not one else [runs]
     accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
@@ -236,7 +238,8 @@ def _compared(runs: object) -> list[str]:
             refuse("runs", "is no run", shown, accepted=accepted,
                    hint="dtrain.compare([one, other])")  # fmt: skip
         is_path = isinstance(each, os.PathLike) or (isinstance(each, str) and "/" in each)
-        if is_path and not os.path.exists(str(each)):  # else it may be an id
+        is_there = os.path.exists(str(each)) or latest.is_latest(str(each))
+        if is_path and not is_there:  # else it may be an id
             refuse("runs", "is not there", str(each), accepted=accepted,
                    hint="dtrain.compare('outputs')")  # fmt: skip
     return [str(getattr(each, "path", each)) for each in runs]

@@ -23,14 +23,14 @@ class Run:
     """A run folder; everything is read from it when it is asked for.
 
     Args:
-        path: the folder.
+        path: the folder; ``latest``, or ``FOLDER/latest``: the newest one.
 
     Raises:
         UsageError: it is no run folder.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._rundir = RunDir(path)
+        self._rundir = RunDir(_folder(path, "Run"))
         if not self._rundir.command.is_file():
             refuse("Run", f"is not a run folder (it has no {self._rundir.command.name})", path,
                    hint="outputs/DATE/TIME_NAME, which a run printed")  # fmt: skip
@@ -166,18 +166,27 @@ class Run:
         return self._rundir.checkpoints / str(step)
 
 
+def _folder(path: str | os.PathLike[str], kind: str) -> Path:
+    """Return the folder that is named, or that ``latest`` stands for."""
+    from dtrain.controller import latest  # which reads configurations
+
+    if latest.is_latest(word := os.fspath(path)):
+        return latest.newest(word, kind, sweep=kind == "Sweep").absolute()
+    return Path(path).absolute()
+
+
 class Sweep:
     """The folder of a sweep.
 
     Args:
-        path: the folder.
+        path: the folder; ``latest``, or ``FOLDER/latest``: the newest one.
 
     Raises:
         UsageError: it is none of a sweep.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path).absolute()
+        self.path = _folder(path, "Sweep")
         if not (self.path / "sweep.json").is_file():
             refuse("Sweep", "is not the folder of a sweep (it has no sweep.json)", path,
                    hint="outputs/multirun/DATE/TIME_NAME, which a sweep printed")  # fmt: skip

@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = _found(given)
         lines = write_all(found, output)
         print(*lines, sep="\n")
-        answer.note(table="\n".join(lines))
+        answer.note(table="\n".join(filter(None, lines)))
     except DtrainError as error:
         return boundary.report(error, "")
     except OSError as error:
