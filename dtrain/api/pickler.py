@@ -27,6 +27,10 @@ _REDUCERS = cloudpickle.Pickler.dispatch_table
 _NAMED = types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type
 
 
+if "__mp_main__" in sys.modules:  # the script of a process that multiprocessing has spawned
+    cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
+
+
 def pickled(value: object, name: str) -> tuple[bytes, set[str]]:
     """Return the pickle of a function or class, and the modules at the top that it imports.
 
