@@ -16,6 +16,7 @@ import pytest
 import dtrain
 from dtrain.api import command, keywords
 from dtrain.api.keywords import TABLE, plain
+from dtrain.config import other_tools
 from dtrain.errors import UsageError
 from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal
@@ -80,7 +81,7 @@ def test_a_refusal_says_what_to_type(
 
 
 def test_the_hints_are_of_keywords_that_there_are_not() -> None:
-    assert not set(keywords.OF_KERAS) & set(TABLE)
+    assert not set(other_tools.tables()["keyword"]) & set(TABLE)
     assert set(keywords.OPTIONS) <= set(TABLE)
 
 

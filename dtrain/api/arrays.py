@@ -44,6 +44,30 @@ def overrides(folder: Path, data: object, validation: object = None) -> list[str
         UsageError: something is no array of numbers, or has other parts.
         OSError: the file cannot be written.
     """
+    return _words(_written(folder, data, validation))
+
+
+def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
+    """Write arrays to evaluate or predict on.
+
+    Returns:
+        The overrides that read them, and a name for them.
+
+    Raises:
+        UsageError, OSError: as of :func:`overrides`.
+    """
+    keys = _written(folder, data, None)
+    held = {f"validation_{key}": keys[key] for key in _PARTS.values()}
+    return _words({**keys, **held}), Path(keys["path"]).stem
+
+
+def _words(keys: Json) -> list[str]:
+    values = (f"dataset.{key}={keywords.written(value, key)}" for key, value in keys.items())
+    return ["dataset=npz", *values]
+
+
+def _written(folder: Path, data: object, validation: object) -> Json:
+    """Write a file, and return the keys of ``dataset=npz`` for it."""
     arrays: dict[str, np.ndarray] = {}
     names: Json = dict.fromkeys(_PARTS.values())
     _take(data, "data", "", arrays, names)
@@ -52,11 +76,7 @@ def overrides(folder: Path, data: object, validation: object = None) -> list[str
         if held != (wanted := len([key for key in _PARTS.values() if names[key] is not None])):
             refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
                    hint="validation=x, (x, y) or (x, y, weight), as data is")  # fmt: skip
-    keys = {"path": _stored(folder, arrays), **names}
-    return [
-        "dataset=npz",
-        *(f"dataset.{key}={keywords.written(value, key)}" for key, value in keys.items()),
-    ]
+    return {"path": str(_stored(folder, arrays)), **names}
 
 
 def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -72,22 +92,6 @@ def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     finally:
         writing.remove(aside)
     return path
-
-
-def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
-    """Write arrays to evaluate or predict on.
-
-    Returns:
-        The overrides that read them, and a name for them.
-
-    Raises:
-        UsageError, OSError: as of :func:`overrides`.
-    """
-    found = overrides(folder, data)
-    roles = tuple(f"dataset.{key}=" for key in _PARTS.values())
-    held = [text.replace(".", ".validation_", 1) for text in found if text.startswith(roles)]
-    path = next(text for text in found if text.startswith("dataset.path="))
-    return [*found, *held], Path(path.strip("'")).stem
 
 
 def _take(data: object, key: str, before: str, arrays: dict[str, np.ndarray], given: Json) -> int:

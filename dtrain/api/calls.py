@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dtrain.api import arrays, command, keywords, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
@@ -18,28 +16,7 @@ from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
 from dtrain.run.folder import RunDir
-from dtrain.run.predictions import CLASS, INDEX, Store, read
-
-
-def _load(folder: Path) -> Any:
-    """Return the predictions in a folder, in the order of the rows.
-
-    Args:
-        folder: of a ``predict`` that is done, of the format ``npy``.
-
-    Returns:
-        An array ``[n, ...]``; of several columns a dict of them.
-
-    Raises:
-        TrainingError: they are not all there.
-    """
-    files = Store(folder, read(folder)).files()
-    table = np.concatenate([np.load(file, allow_pickle=False) for file in files])
-    names = [name for name in table.dtype.names or () if name != INDEX]
-    arrays = {name: np.ascontiguousarray(table[name]) for name in names}
-    only = list(set(arrays) - {CLASS})
-    return arrays[only[0]] if len(only) == 1 else arrays
-
+from dtrain.run.predictions import loaded
 
 __all__ = [
     "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
@@ -157,7 +134,7 @@ def predict(
     given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
     given["predict.format"] = "npy"
     result = _derived("predict", run, data, given, overrides, show, more)
-    return _load(Path(result["predictions"]))
+    return loaded(Path(result["predictions"]))
 
 
 def export(

@@ -33,6 +33,7 @@ from dtrain.files.fields import Json, Values
 from dtrain.host import pickles, python_path
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
+from dtrain.run.progress import counted, measured
 
 
 class Line:
@@ -96,17 +97,9 @@ def _displayed(text: str, output: Any) -> Any:
 
 def _line(report: Json) -> str:
     try:
-        first, second = report.get("units", ("epoch", "step"))
-        parts = [
-            f"{first} {report['epoch']}/{report['epochs']}",
-            f"{second} {report['step']}/{report['total_steps']}",
-            *([f"loss {report['loss']:.4g}"] if report.get("loss") is not None else []),
-            f"{report['examples_per_second']:,.0f} examples/s",
-            *(f"{n} {v:.4g}" for n, v in report["metrics"].items() if n.startswith("val_") and v),
-        ]
+        return f"{counted(report)}  {measured(report)}"
     except (KeyError, TypeError, ValueError):  # of another kind of task, or half of one
         return ""
-    return "  ".join(parts)
 
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -224,7 +221,7 @@ class Sweep:
 
     def table(self) -> list[Json]:
         """Return a row for each run, as ``comparison.csv`` has them."""
-        return rows(self.path / "comparison.csv")
+        return reading.csv_rows(self.path / "comparison.csv")
 
     def frame(self) -> Any:
         """Return :meth:`table` as a ``pandas.DataFrame``."""
@@ -255,7 +252,7 @@ class Comparison:
 
     def __init__(self, folder: Path, text: str):
         self.page, self._text = folder / "comparison.html", text
-        self._rows = rows(folder / "comparison.csv")
+        self._rows = reading.csv_rows(folder / "comparison.csv")
 
     def __repr__(self) -> str:
         return self._text
@@ -269,20 +266,3 @@ class Comparison:
         import pandas
 
         return pandas.DataFrame(self._rows)
-
-
-def rows(path: Path) -> list[Json]:
-    """Return the rows of a CSV file that dtrain wrote, numbers as such; of none no rows."""
-    with contextlib.suppress(FileNotFoundError), path.open(newline="", encoding="utf-8") as file:
-        return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
-    return []
-
-
-def _cell(text: str | None) -> float | str | None:
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return text[1:] if text[0] == "'" and text[1:2] in ("=", "+", "-", "@") else text
-    return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number
