@@ -25,8 +25,10 @@ from dtrain.__main__ import main
 from dtrain.api import arrays, command, keywords, local_model, training
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust
+from dtrain.compare import bits
 from dtrain.compare.load_folders import public
 from dtrain.config import given, trust
+from dtrain.controller.launchers.agents import facts
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import answer, pickles, python_path
 from dtrain.run.folder import FORMAT, RunDir
@@ -172,6 +174,12 @@ def test_importing_it_imports_no_library() -> None:
     heavy = {"tensorflow", "keras", "hydra", "mlflow", "omegaconf", "rich", "pandas", "numpy"}
     assert not heavy & first
     assert heavy & then == {"numpy"}
+
+
+def test_a_task_imports_cloudpickle_where_something_was_pickled() -> None:
+    modules = "dtrain.host.python_path, dtrain.config.given, dtrain.config.trust, dtrain.run.folder"
+    code = f"import sys, {modules}; assert 'cloudpickle' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
@@ -398,6 +406,7 @@ def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
     assert trust.is_trusted(target)
     [path] = (tmp_path / given.FOLDER).iterdir()
     assert pickles.find(name) == str(path)
+    assert facts.own()[pickles.FILES] == str(path), "a host that shares the disk finds it, too"
     python_path.offer()
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"imports"', b'"imported"'))
@@ -405,6 +414,9 @@ def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
         importlib.import_module(name)
     with pytest.raises(DamagedFile, match="was changed since it was given"):
         given.offer(tmp_path, overrides, own=True)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"_target_=given_.*/given/given_\w+.pickle is not there"):
+        trust.check({"model": {"_target_": target}})
 
 
 def test_another_python_does_not_load_it(
@@ -538,6 +550,8 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     resumed = dtrain(f"resume={run.path}", "trainer.epochs=2")
     assert resumed.code == 0, resumed.output
     assert run.history[-1]["epoch"] == 2
+    whole = api.train(model=script.build, data=examples(), epochs=2, seed=3, **QUICK)
+    assert bits.report(RunDir(run.path), RunDir(whole.path))[1], "no bit depends on the resume"
     text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path

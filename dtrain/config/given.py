@@ -57,13 +57,14 @@ def offer(run: Path, overrides: Iterable[str], own: bool) -> None:
     """
     if run.parent.name == "checkpoints":
         run = run.parent.parent
-    folder = run.absolute() / FOLDER
-    found = [path for name in names(overrides) if (path := file(folder, name)).exists()]
-    for path in found if own else ():
-        if pickles.name_of(reading.read_bytes(path, pickles.LARGEST)) != path.stem:
+    if not own:
+        return
+    for name in names(overrides):
+        path = file(run.absolute() / FOLDER, name)
+        data = reading.read_bytes(path, pickles.LARGEST) if path.exists() else None
+        if data is not None and pickles.name_of(data) != name:
             raise DamagedFile(path, "was changed since it was given")
-    if own:
-        pickles.offer(map(str, found))
+        pickles.offer([str(path)])
 
 
 def keep(run: Path, overrides: Iterable[str]) -> None:

@@ -44,7 +44,8 @@ def is_given(name: str) -> bool:
 def find(name: str) -> str | None:
     """Return the file of a module, which need not be there; None where none may be loaded."""
     listed = os.environ.get(FILES, "").split(os.pathsep)
-    return next((path for path in listed if os.path.basename(path) == name + SUFFIX), None)
+    found = [path for path in listed if os.path.basename(path) == name + SUFFIX]
+    return next(filter(os.path.isfile, found), found[0] if found else None)
 
 
 def offer(files: Iterable[str]) -> None:
