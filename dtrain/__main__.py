@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from dtrain import errors
 from dtrain.errors import UsageError, nearest
-from dtrain.host import commands, pyproject, terminal
+from dtrain.host import answer, commands, pyproject, terminal
 
 
 def main() -> int:
@@ -48,13 +48,13 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        print("error: the current folder is not there any more: cd to another", file=sys.stderr)
+        answer.error("the current folder is not there any more: cd to another")
         return errors.USAGE
     first = arguments[0] if arguments else ""
     try:
         pyproject.extend_trust()
     except UsageError as refused:
-        print(f"error: {refused}", file=sys.stderr)
+        answer.error(str(refused), refused.key)
         return refused.exit_code
     if first in commands.names():
         return _command(first)(arguments[1:])
@@ -74,7 +74,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
             return errors.OK
     if re.fullmatch(r"[\w-]*[a-z]", first) and not first.startswith("-"):
         error = _no_command(first, arguments[1:])
-        print(f"error: {error}", file=sys.stderr)
+        answer.error(str(error), error.key)
         return error.exit_code
     from dtrain.controller import early_import
 

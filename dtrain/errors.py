@@ -250,15 +250,15 @@ def typed(key: str, value: Any) -> str:
     """
     if isinstance(value, dict):
         is_plain = all(_NAME.fullmatch(n) and n.lower() not in _VALUES for n in value)
-        shown = "{" + ", ".join(f"{n}: {_quoted(each)}" for n, each in value.items()) + "}"
-        shown = shown if is_plain else _quoted(json.dumps(value, ensure_ascii=False))
+        shown = "{" + ", ".join(f"{n}: {quoted(each)}" for n, each in value.items()) + "}"
+        shown = shown if is_plain else quoted(json.dumps(value, ensure_ascii=False))
     else:
-        shown = _quoted(value) if isinstance(value, str) else f"[{','.join(map(_quoted, value))}]"
+        shown = quoted(value) if isinstance(value, str) else f"[{','.join(map(quoted, value))}]"
     override = f"{key}={shown}"
     return shlex.quote(override)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """Return a text as Hydra reads it: a backslash is one unless it stands before a quote."""
     if re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.A) and value.lower() not in _VALUES:
         return value

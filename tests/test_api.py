@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
 import linecache
 import os
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,15 +22,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dtrain
 from dtrain.__main__ import main
-from dtrain.api import command, keywords, local_model, objects, training
+from dtrain.api import arrays, command, keywords, local_model, training
 from dtrain.api.command import Done, Line
-from dtrain.api.objects import PLACES, Objects
-from dtrain.api.source import NoSource, Place, placed, text_of
+from dtrain.api.objects import Objects, Trust
+from dtrain.compare import bits
 from dtrain.compare.load_folders import public
 from dtrain.config import given, trust
+from dtrain.controller.launchers.agents import facts
 from dtrain.errors import DamagedFile, TrainingError, UsageError
-from dtrain.host import python_path
-from dtrain.run.failure import Failure
+from dtrain.host import answer, pickles, python_path
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 
@@ -131,7 +133,7 @@ def script(tmp_path: Path) -> Iterator[types.SimpleNamespace]:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave nothing trusted that a test has given."""
-    for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+    for name in (python_path.TRUST, pickles.FILES, given.RESERVED):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -142,20 +144,20 @@ def here(
 ) -> Any:
     """Run commands in this process, whose tasks are forked from the warm server."""
 
-    def call(arguments: list[str], line: Any, **options: Any) -> Done:
-        options.pop("follow", None)
-        changes = command._environment(
-            *(options.get(name, ()) for name in ("trusted", "paths")),
-            *(options.get(name) for name in ("given", "reserved")),
-        )
+    def call(
+        arguments: list[str], line: Any, trust: Any = None, *, reserved: Any = None,
+        follow: Any = None,
+    ) -> Done:  # fmt: skip
+        changes = command._environment(trust or Trust(), reserved)
         with pytest.MonkeyPatch.context() as patch:
-            for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+            for name in (python_path.TRUST, pickles.FILES, given.RESERVED):
                 patch.setenv(name, changes.get(name, ""))
             patch.setattr(sys, "argv", ["dtrain", *arguments])
             capfd.readouterr()
-            code = main()
+            with answer.asked() as left:
+                code = main()
             captured = capfd.readouterr()
-        return Done(code, (captured.out + captured.err).splitlines(), False)
+        return Done(code, left, (captured.out + captured.err).splitlines()[-5:])
 
     monkeypatch.setattr(command, "call", call)
     return call
@@ -172,6 +174,12 @@ def test_importing_it_imports_no_library() -> None:
     heavy = {"tensorflow", "keras", "hydra", "mlflow", "omegaconf", "rich", "pandas", "numpy"}
     assert not heavy & first
     assert heavy & then == {"numpy"}
+
+
+def test_a_task_imports_cloudpickle_where_something_was_pickled() -> None:
+    modules = "dtrain.host.python_path, dtrain.config.given, dtrain.config.trust, dtrain.run.folder"
+    code = f"import sys, {modules}; assert 'cloudpickle' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
@@ -250,72 +258,120 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     folder = tmp_path / given.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
-    found = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
     assert "dataset.validation_target=validation_y" in found
     assert "dataset.weight=null" in found
     [path] = folder.iterdir()
     assert {"x.image", "x.more.1", "y", "validation_x.image"} <= set(np.load(path))
-    again = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
     assert public({"model": f"given_{'0a' * 16}.wide"}) == {"model": "given_0a0a0a0a.wide"}
 
 
-def test_a_function_of_a_script_is_written_down_with_what_it_uses(
-    script: types.SimpleNamespace,
+def loaded(folder: Path, target: str) -> Any:
+    """Return what a task finds by a name that was given."""
+    module, _, name = target.partition(".")
+    pickles.offer([str(given.file(folder, module))])
+    python_path.offer()
+    return getattr(importlib.import_module(module), name)
+
+
+def test_what_a_script_defines_travels_with_what_it_uses(
+    script: types.SimpleNamespace, tmp_path: Path, variables: None
 ) -> None:
-    text, _ = text_of(script.build)
-    space: dict[str, Any] = {}
-    exec(text, space)
-    assert space["width"]() == 16
-    assert "array = " not in text.replace("self.array", "")
-    assert "closed" not in text
+    target = Objects(tmp_path).target(script.build, "model")
+    assert Objects(tmp_path).target(script.build, "model") == target
+    [path] = tmp_path.glob("*.pickle")
+    assert b"unwritable" not in path.read_bytes(), "it has no more than what build uses"
+    for name in ("width", "Doubled", "build"):
+        del vars(sys.modules["__main__"])[name]
+    build = loaded(tmp_path, target)
+    space = sys.modules[build.__module__]
+    assert space.width() == 16
+    assert space.Doubled.__module__ == build.__module__ == build.__globals__["__name__"]
+    # A closure, what has a cache (which is by itself pickled by its name in __main__), a lambda.
+    assert loaded(tmp_path, Objects(tmp_path).target(script.inner, "loss"))(2) == 32
+    kept = loaded(tmp_path, Objects(tmp_path).target(script.kept, "data"))
+    assert kept() == [16] and kept() is kept()
+    assert loaded(tmp_path, Objects(tmp_path).target(lambda: 3, "data"))() == 3
 
 
-def test_a_place_in_what_was_given_is_that_of_the_caller(
-    script: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+def test_it_is_the_same_file_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        SCRIPT + "from pathlib import Path; from dtrain.api.objects import Objects\n"
+        "print(Objects(Path()).target(Doubled, 'model'), Objects(Path()).target(build, 'model'))"
+    )
+    command = [sys.executable, "script.py"]
+    root = str(Path(dtrain.__file__).parents[1])
+    said = {
+        subprocess.run(
+            command, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+def test_its_text_is_that_of_the_caller_whatever_is_in_the_file_now(
+    script: types.SimpleNamespace, tmp_path: Path, variables: None
 ) -> None:
-    text, places = text_of(script.build)
-    file, lines = script.build.__code__.co_filename, SCRIPT.splitlines()
-    name = f"given_{'0a' * 16}"
+    target = Objects(tmp_path / "one").target(script.build, "model")
+    (tmp_path / "script.py").write_text("\n\n" + SCRIPT.replace("return WIDTH", "return 1"))
+    linecache.clearcache()
+    build = loaded(tmp_path / "one", target)
+    width = sys.modules[build.__module__].width
+    assert inspect.getsource(width) == "def width():\n    return WIDTH\n"
+    linecache.clearcache()  # and where the caller's own file has changed, it has none
+    width = loaded(tmp_path / "two", Objects(tmp_path / "two").target(script.width, "data"))
+    with pytest.raises(OSError, match="could not get source code"):
+        inspect.getsource(width)
 
-    def shown(content: str, form: str) -> str:
-        line = text.splitlines().index(content) + 1
-        return placed(form.format(f"/a/run/given/{name}.py", line), {name: places})
 
-    method = "    def __init__(self, array):  # another than the one above"
-    for content in ("    return WIDTH", method, "    import keras"):
-        line = lines.index(content) + 1
-        assert shown(content, '  File "{}", line {}, in f') == f'  File "{file}", line {line}, in f'
-        assert (
-            shown(content, "an error ({}, line {}, in f)")
-            == f"an error ({file}, line {line}, in f)"
-        )
-    head = text.splitlines()[0]
-    assert f"{name}.py" in shown(head, "{}, line {}"), "it is nowhere in the caller's"
+def test_a_cell_has_the_name_that_ipython_shows(
+    script: types.SimpleNamespace, tmp_path: Path, variables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ipython: Any = types.ModuleType("IPython")
     compiles = types.SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]"))
     ipython.get_ipython = lambda: types.SimpleNamespace(compile=compiles)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    line = lines.index("    return WIDTH") + 1
-    assert (
-        shown("    return WIDTH", '  File "{}", line {}, in f')
-        == f"  Cell In[3], line {line}, in f"
-    )
+    build = loaded(tmp_path, Objects(tmp_path).target(script.build, "model"))
+    assert build.__code__.co_filename == "Cell In[3]"
+    assert "units=width()" not in inspect.getsource(build)
+    assert inspect.getsource(build).startswith("def build(input_shape, classes):")
 
 
-def test_an_error_in_a_job_of_a_sweep_has_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_pickled_is_named(
+    script: types.SimpleNamespace, tmp_path: Path, variables: None
 ) -> None:
-    name = f"given_{'0b' * 16}"
-    monkeypatch.setitem(PLACES, name, [Place(1, 3, "mine.py", 10)])
-    job = {"number": 1, "status": "FAILED", "folder": "1"}
-    place = f"(/a/given/{name}.py, line 2, in f)"
-    job["failure"] = Failure("failed", reason="Bad: x", place=place).record()
-    (tmp_path / "sweep.json").write_text(json.dumps({"format": 2, "jobs": [job]}))
-    with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
-        training._sweep_of(Done(1, [], False), tmp_path)
+    held, opened = threading.Lock(), open(__file__)  # noqa: SIM115
+    rows = (row for row in "ab")
+
+    def locked() -> Any:
+        return held
+
+    def inner() -> Any:
+        return opened.read()
+
+    def around() -> Any:
+        return inner()
+
+    def drawn() -> Any:
+        return [next(rows) for _ in range(2)]
+
+    large = np.zeros(2_000_000)
+    with opened:
+        for function, problem in [
+            (locked, "held, which locked uses: cannot pickle '_thread.lock' object"),
+            (around, "opened, which inner uses: the open file '.*test_api.py'"),
+            (drawn, "rows, which drawn uses: cannot pickle 'generator' object"),
+            (lambda: large, r"takes 16,000,\d+ bytes with all that it uses; .* hint: data=\(x, y"),
+        ]:
+            with pytest.raises(UsageError, match=problem):
+                dtrain.train(model=function, show=False)
+    assert not list(tmp_path.glob("outputs/*/*"))
 
 
 def test_one_callback_is_a_list_of_one(tmp_path: Path) -> None:
@@ -325,70 +381,55 @@ def test_one_callback_is_a_list_of_one(tmp_path: Path) -> None:
         assert text == "trainer.callbacks=[{_target_:tests.test_api.Batches}]"
 
 
-def test_what_has_no_source_travels_by_cloudpickle(
-    script: types.SimpleNamespace, tmp_path: Path, variables: None, capsys: Any
-) -> None:
-    with pytest.raises(NoSource, match="inner is not defined by itself"):
-        text_of(script.inner)
-    with pytest.raises(NoSource, match="array is ndarray"):
-        text_of(script.unwritable)
-    told: list[str] = []
-    target = Objects(tmp_path, told.append).target(script.inner, "loss")
-    Objects(tmp_path, told.append).target(script.inner, "loss")
-    [sentence] = told
-    assert "inner travels by cloudpickle" in sentence
-    module, _, name = target.partition(".")
-    python_path.offer_given(str(tmp_path), [module])
-    python_path.offer()
-    assert getattr(__import__(module), name)(2) == 32
-    # Of functools.cache: by itself it would be looked for in the __main__ of a task.
-    module, _, name = Objects(tmp_path, told.append).target(script.kept, "data").partition(".")
-    python_path.offer_given(str(tmp_path), [module])
-    del vars(sys.modules["__main__"])["kept"]
-    kept = getattr(__import__(module), name)
-    assert kept() == [16]
-    assert kept() is kept()
-
-
 def test_a_module_that_a_pickle_imports_is_found_and_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: None
 ) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
     monkeypatch.syspath_prepend(tmp_path / "more")
     neighbour = importlib.import_module("neighbour")
-    objects = Objects(tmp_path / given.FOLDER, lambda sentence: None)
+    objects = Objects(tmp_path / given.FOLDER)
     objects.target(lambda: neighbour.width, "model")
-    assert "neighbour" in objects.trusted
-    assert objects.paths == [str(tmp_path / "more")]
+    assert objects.trust.names == ["neighbour"]
+    assert objects.trust.paths == [str(tmp_path / "more")]
+    pickles.offer(objects.trust.files)
+    [name] = given.names(objects.trust.files)
+    assert pickles.read(name)[0]["imports"] == ["neighbour"]
 
 
-def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(
-    script: types.SimpleNamespace, tmp_path: Path
-) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.replace("return WIDTH", "return WIDTH + 1"))
-    linecache.checkcache()
-    with pytest.raises(NoSource, match="has changed since it was run"):
-        text_of(script.build)
-
-
-def test_a_module_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
-    text = b"def f():\n    return 1\n"
-    name = python_path.given_name(text)
-    folder = tmp_path / given.FOLDER
-    folder.mkdir()
-    (folder / f"{name}.py").write_bytes(text)
-    overrides = [f"model._target_={name}.f"]
+def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
+    target = Objects(tmp_path / given.FOLDER).target(lambda: 1, "model")
+    name, overrides = target.partition(".")[0], [f"model._target_={target}"]
     given.offer(tmp_path, overrides, own=False)
-    assert name not in python_path.trusted()
+    assert pickles.find(name) is None
     given.offer(tmp_path, overrides, own=True)
-    assert name in python_path.trusted()
+    assert trust.is_trusted(target)
+    [path] = (tmp_path / given.FOLDER).iterdir()
+    assert pickles.find(name) == str(path)
+    assert facts.own()[pickles.FILES] == str(path), "a host that shares the disk finds it, too"
     python_path.offer()
-    (folder / f"{name}.py").write_bytes(text.replace(b"1", b"2"))
-    with pytest.raises(ImportError, match="was changed since it was given"):
-        __import__(name)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"imports"', b'"imported"'))
+    with pytest.raises(ImportError, match="was changed since"):
+        importlib.import_module(name)
     with pytest.raises(DamagedFile, match="was changed since it was given"):
         given.offer(tmp_path, overrides, own=True)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"_target_=given_.*/given/given_\w+.pickle is not there"):
+        trust.check({"model": {"_target_": target}})
+
+
+def test_another_python_does_not_load_it(
+    tmp_path: Path, variables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Objects(tmp_path / given.FOLDER).target(lambda: 1, "model")
+    given.offer(tmp_path, [target], own=True)
+    monkeypatch.setattr(pickles, "PYTHON", "3.99")
+    with pytest.raises(UsageError, match=r"passed from Python 3\.\d+, whose .* Python 3.99 cannot"):
+        trust.check({"model": {"_target_": target}})
+    python_path.offer()
+    with pytest.raises(ImportError, match=r"this Python 3.99 cannot run"):
+        importlib.import_module(target.partition(".")[0])
 
 
 def examples() -> tuple[np.ndarray, np.ndarray]:
@@ -439,7 +480,6 @@ class Outputs(types.ModuleType):
 REPORT = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
           "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
 SHOWN = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
-OF_COMMAND = "epoch 2/2  step 9/9  loss 0.4  of the command, which has no terminal"
 
 
 def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,7 +492,6 @@ def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPat
         line.message("starting")
         for step in (3, 3, 4):
             line.update({**REPORT, "step": step})
-        line.message(OF_COMMAND)
         line.message("FINISHED")
         line.close()
     assert outputs.drawn == ["new", SHOWN, SHOWN.replace("3/9", "4/9"), ""]
@@ -467,7 +506,6 @@ def test_a_terminal_has_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch
     line = Line()
     line.update(REPORT)
     assert stream.text == f"\r{SHOWN}"
-    line.message(OF_COMMAND)
     line.message("FINISHED")
     assert stream.text.endswith(f"\r{' ' * len(SHOWN)}\rFINISHED\n")
 
@@ -484,7 +522,7 @@ def test_progress_of_an_earlier_command_is_not_shown(
     assert command._progress(RunDir(tmp_path)) == report
     monkeypatch.setattr(command, "_TURN", 0.001)
     done = command.call(["--version"], Recorded(show=False), follow=tmp_path)
-    assert (done.code, done.lines[0]) == (0, f"dtrain {dtrain.__version__}")
+    assert (done.code, done.printed[0]) == (0, f"dtrain {dtrain.__version__}")
 
 
 def test_a_notebook_shows_where_its_own_code_is_and_the_sentence() -> None:
@@ -512,19 +550,22 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     resumed = dtrain(f"resume={run.path}", "trainer.epochs=2")
     assert resumed.code == 0, resumed.output
     assert run.history[-1]["epoch"] == 2
+    whole = api.train(model=script.build, data=examples(), epochs=2, seed=3, **QUICK)
+    assert bits.report(RunDir(run.path), RunDir(whole.path))[1], "no bit depends on the resume"
     text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path
-    assert list((other.path / given.FOLDER).glob("given_*.py"))
+    assert list((other.path / given.FOLDER).glob("given_*.pickle"))
     before = dict(os.environ)
-    with local_model._trusting(RunDir(run.path), ["mine"]):
-        assert "mine" in python_path.trusted() and python_path.find_given(given.names([text])[0])
+    with local_model._variables(RunDir(run.path), {"KERAS_BACKEND": "jax"}, Trust(["mine"])):
+        assert "mine" in python_path.trusted() and pickles.find(given.names([text])[0])
     assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
     trust.begin([], None)
-    os.environ.pop(python_path.TRUST, None)
+    os.environ.pop(pickles.FILES, None)
+    os.environ[python_path.TRUST] = given.names([text])[0]  # which nobody can trust by its name
     refused = dtrain(f"resume={run.path}")
-    assert "is not trusted" in refused.output
+    assert "was passed from Python to a run that your key has not signed" in refused.output
 
 
 def test_an_error_of_the_users_code_has_its_place(
@@ -593,11 +634,11 @@ def test_what_is_imported_is_trusted_for_its_run(
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     asked: list[dict[str, Any]] = []
 
-    def call(arguments: list[str], line: Any, **options: Any) -> Done:
-        asked.append({"arguments": arguments, **options})
+    def call(arguments: list[str], line: Any, trust: Trust, **options: Any) -> Done:
+        asked.append({"arguments": arguments, "trust": trust})
         if "reserved" in options:
             (options["reserved"] / "command.json").write_text(f'{{"format": {FORMAT}}}')
-        return Done(0, [], False)
+        return Done(0, {})
 
     monkeypatch.setattr(command, "call", call)
     run = dtrain.train(model=__import__("imported").build)
@@ -607,8 +648,7 @@ def test_what_is_imported_is_trusted_for_its_run(
     dtrain.Run(run.path).fork(checkpoint=3).resume()
     assert "model._target_=imported.build" in asked[0]["arguments"]
     for each in asked:
-        assert each["trusted"] == ["imported"]
-        assert each["paths"] == [str(tmp_path / "elsewhere")]
+        assert each["trust"] == Trust(["imported"], [str(tmp_path / "elsewhere")])
 
 
 def test_a_refused_run_leaves_nothing(here: Callable[..., Done], tmp_path: Path) -> None:
@@ -625,6 +665,34 @@ def test_a_command_is_a_process_of_its_own(
         dtrain.train(overrides=["trainer.hidden_size=3", "launcher=inline"])
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().out == ""  # the exception has the sentence
+
+
+def test_a_model_leaves_no_variable(
+    script: types.SimpleNamespace, here: Callable[..., Done], tmp_path: Path
+) -> None:
+    run = dtrain.train(model=script.build, data=examples(), epochs=1, **QUICK)
+    program = """
+import os, sys
+left = []
+for work in sys.argv[1:]:
+    before = dict(os.environ)
+    exec(work)
+    left.append({name: value for name, value in os.environ.items() if before.get(name) != value})
+print(left)
+"""
+    load = f"import dtrain; dtrain.Run({str(run.path)!r}).model()"
+    ours = ("KERAS_BACKEND", "PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS")
+    own = {name: value for name, value in os.environ.items() if name not in ours}
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program, *works], capture_output=True, text=True, check=True,
+            env={**own, "PYTHONPATH": str(Path(dtrain.__file__).parents[1]),
+                 "TF_CPP_MIN_LOG_LEVEL": "2"},
+        ).stdout
+        for works in ([load, load], ["import tensorflow, keras", load])
+    }  # fmt: skip
+    # The first has what the framework sets where it is imported, and what comes then has nothing.
+    assert len(said) == 1 and said.pop().endswith(", {}]\n")
 
 
 FAULTS = Path(__file__).parent / "api_script.py"

@@ -18,7 +18,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import compare
-from dtrain.api.run import rows as api_rows
 from dtrain.compare import load_folders as runs
 from dtrain.compare import plots
 from dtrain.compare.comparison import Comparison
@@ -27,6 +26,7 @@ from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.config.objective import mode_of
 from dtrain.controller.commands.compare import main
 from dtrain.errors import UsageError
+from dtrain.files.reading import csv_rows
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
@@ -178,7 +178,7 @@ def test_names_of_others_are_no_formulas(tmp_path: Path) -> None:
         assert "\x1b" not in made and "-1.0" in cells
         assert not [cell for cell in cells if cell[:1] in "=+@" and cell]
         (tmp_path / "all.csv").write_text(made)
-        assert {"+1+2"} < {row["run"] for row in api_rows(tmp_path / "all.csv")}
+        assert {"+1+2"} < {row["run"] for row in csv_rows(tmp_path / "all.csv")}
 
 
 class Page(html.parser.HTMLParser):

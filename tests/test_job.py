@@ -181,7 +181,8 @@ def test_a_job_that_ends_well(start: Any) -> None:
     outcome, rundir = start(launcher)
     told = dataclasses.replace(outcome, seconds=None)
     assert told == Outcome(
-        errors.OK, 0.8, False, "FINISHED", objective_name="val_accuracy", objective_mode="max",
+        errors.OK, 0.8, False, "FINISHED", folder=rundir.path, objective_name="val_accuracy",
+        objective_mode="max",
         metrics={"val_accuracy": 0.8},
     )  # fmt: skip
     found = result(rundir)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dtrain
 from dtrain import __main__ as program
 from dtrain.controller import latest
 from dtrain.errors import UsageError
@@ -47,6 +48,30 @@ def test_the_newest_run_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
         "latest",
         "resume=latest",
     ]
+
+
+def test_the_newest_sweep_is_meant() -> None:
+    days = "outputs/multirun/2026-01"
+    for name, started in (
+        (f"{days}-02/a", 3),
+        (f"{days}-03/b", 2),
+        ("outputs/c", 1),
+        ("mine/d", 4),
+    ):
+        os.makedirs(name)
+        write_json(Path(name, "sweep.json"), {"format": 2, "started": started})
+    newest = Path("outputs/multirun/2026-01-02/a")
+    assert latest.resolved(["sweep.resume=latest"], latest.KEYS) == [f"sweep.resume={newest}"]
+    assert latest.resolved(["sweep.resume=mine/latest"], latest.KEYS) == ["sweep.resume=mine/d"]
+    assert dtrain.Sweep("latest").path == newest.absolute()
+    assert dtrain.Sweep("outputs/multirun/2026-01-03/latest").path.name == "b"
+    run("outputs/2026-01-02/09-00-00_a")
+    run("mine/2026-01-02/09-00-00_b")
+    assert dtrain.Run("latest").path == Path("outputs/2026-01-02/09-00-00_a").absolute()
+    assert dtrain.Run(Path("mine/latest")).path.name == "09-00-00_b"
+    for kind in (dtrain.Run, dtrain.Sweep):
+        with pytest.raises(UsageError, match=r"=other/latest: there is no .* below other"):
+            kind("other/latest")
 
 
 def test_the_newest_is_the_one_that_began_last(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dtrain.api import command, keywords, objects, training
+from dtrain.api import arrays, command, keywords, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
@@ -18,28 +16,7 @@ from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
 from dtrain.run.folder import RunDir
-from dtrain.run.predictions import CLASS, INDEX, Store, read
-
-
-def _load(folder: Path) -> Any:
-    """Return the predictions in a folder, in the order of the rows.
-
-    Args:
-        folder: of a ``predict`` that is done, of the format ``npy``.
-
-    Returns:
-        An array ``[n, ...]``; of several columns a dict of them.
-
-    Raises:
-        TrainingError: they are not all there.
-    """
-    files = Store(folder, read(folder)).files()
-    table = np.concatenate([np.load(file, allow_pickle=False) for file in files])
-    names = [name for name in table.dtype.names or () if name != INDEX]
-    arrays = {name: np.ascontiguousarray(table[name]) for name in names}
-    only = list(set(arrays) - {CLASS})
-    return arrays[only[0]] if len(only) == 1 else arrays
-
+from dtrain.run.predictions import loaded
 
 __all__ = [
     "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
@@ -156,7 +133,7 @@ def predict(
     given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
     given["format"] = "npy"
     result = _derived("predict", run, data, given, overrides, show, more)
-    return _load(Path(result["predictions"]))
+    return loaded(Path(result["predictions"]))
 
 
 def export(
@@ -185,14 +162,10 @@ def export(
     )
     run = _run(run)
     arguments = ["export", str(run.path), *words]
-    done = command.call(arguments, Line(show), **training.trust_of(run.path))
-    found = done.after("exported: ")
-    if found is None:
-        there = [line for line in done.lines if " is there already: " in line]
-        found = there[-1].partition(" is there already: ")[2] if there else None
-    if done.code or found is None:
+    done = command.call(arguments, Line(show), training.trust_of(run.path))
+    if done.code or "exported" not in done.left:
         raise done.raised()
-    return Path(found).absolute()
+    return Path(done.left["exported"])
 
 
 def compare(
@@ -220,7 +193,7 @@ def compare(
     if done.code:
         writing.remove_empty(target)
         raise done.raised()
-    return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
+    return Comparison(target.absolute(), done.left["table"])
 
 
 def _compared(runs: object) -> list[str]:
@@ -229,6 +202,8 @@ def _compared(runs: object) -> list[str]:
     Raises:
         UsageError: there is none, or one is something else, or not there.
     """
+    from dtrain.controller import latest  # which reads configurations
+
     one = isinstance(runs, Run | Sweep | str | os.PathLike)
     runs = list(runs) if isinstance(runs, Iterable) and not one else [runs]
     accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
@@ -240,7 +215,8 @@ def _compared(runs: object) -> list[str]:
             refuse("runs", "is no run", shown, accepted=accepted,
                    hint="dtrain.compare([one, other])")  # fmt: skip
         is_path = isinstance(each, os.PathLike) or (isinstance(each, str) and "/" in each)
-        if is_path and not os.path.exists(str(each)):  # else it may be an id
+        is_there = os.path.exists(str(each)) or latest.is_latest(str(each))
+        if is_path and not is_there:  # else it may be an id
             refuse("runs", "is not there", str(each), accepted=accepted,
                    hint="dtrain.compare('outputs')")  # fmt: skip
     return [str(getattr(each, "path", each)) for each in runs]
@@ -273,12 +249,11 @@ def _derived(
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        words, label = objects.evaluated(run.path / FOLDER, data)
+        words, label = arrays.evaluated(run.path / FOLDER, data)
         own = [*words, *own]
         if given.get("prefix", "") is None:
             given = {**given, "prefix": label}
     done = call.run([name, str(run.path), *command.words(given), *own])
-    folder = done.after("folder: ")
-    if done.code or folder is None:
+    if done.code or "folder" not in done.left:
         raise done.raised()
-    return reading.read_json(RunDir(folder).result) or {}
+    return reading.read_json(RunDir(done.left["folder"]).result) or {}

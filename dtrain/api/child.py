@@ -1,4 +1,7 @@
-"""``python -m dtrain.api.child``: the command line, for as long as the caller's process lives."""
+"""``python -m dtrain.api.child FILE DRAWN ...``: the command line, as long as its caller lives.
+
+What it leaves is in FILE in the end (:mod:`dtrain.host.answer`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from dtrain.__main__ import main
+from dtrain.host import answer
+from dtrain.run.folder import write_json
 
 
 def _end_with_the_caller() -> None:
@@ -19,4 +25,10 @@ def _end_with_the_caller() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
-    sys.exit(main())
+    file, drawn = sys.argv.pop(1), sys.argv.pop(1)
+    with answer.asked(drawn == "drawn") as found:
+        try:
+            code = main()
+        finally:  # argparse exits by an exception
+            write_json(Path(file), found)
+    sys.exit(code)

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config.overrides import key_of, parse
-from dtrain.errors import UsageError, nearest, refuse
+from dtrain.errors import UsageError, nearest, quoted, refuse
 from dtrain.files.fields import Values
 from dtrain.host import pyproject
 from dtrain.run.folder import CHECKS
 
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_WORDS = ("null", "true", "false", "nan", "inf")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 
 
@@ -43,7 +41,7 @@ def written(value: object, key: str, hint: str | None = None) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str | Path):
-        return _text(str(value))
+        return quoted(str(value))
     if isinstance(value, list | tuple):
         return "[" + ",".join(written(part, key) for part in value) + "]"
     if isinstance(value, Mapping):
@@ -60,36 +58,12 @@ def written(value: object, key: str, hint: str | None = None) -> str:
            accepted="numbers, texts, lists and mappings", hint=hint or f"{key}=VALUE")  # fmt: skip
 
 
-def _text(value: str) -> str:
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    # As Hydra reads it: a backslash counts as one unless it stands before a quote.
-    return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
-
-
 def shortened(value: object) -> str:
     """Return a value in one line of a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-#: Arguments of Keras', and of older versions of it, that are called something else here.
-OF_KERAS = {
-    "x": "data=(x, y)",
-    "y": "data=(x, y)",
-    "dataset": "data=(x, y)",
-    "sample_weight": "data=(x, y, weight)",
-    "validation_data": "validation=(x, y)",
-    "verbose": "show=False",
-    "lr": "learning_rate=0.001",
-    "initial_epoch": "run.resume(epochs=N)",
-    "shuffle": "overrides=['dataset.shuffle=none']",
-    "loss_weights": "overrides=['trainer.loss_weights={NAME: 1.0}']",
-    "validation_steps": "overrides=['trainer.validation_steps=10']",
-    "validation_freq": "overrides=['trainer.validation_freq=2']",
-    "validation_batch_size": "overrides=['trainer.validation_batch_size=256']",
-    "jit_compile": "overrides=['hardware.jit_compile=true']",
-}
 #: What a run that is resumed keeps as it is.
 OF_FORKS = ("model", "data", "validation", "loss", "metrics", "callbacks", "checkpoint")
 #: What a keyword of the API takes in the place of an object.
@@ -191,8 +165,10 @@ def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False
 
 
 def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageError:
+    from dtrain.config import other_tools  # `import dtrain` imports no library
+
     near = nearest(name, known)
-    usual = OF_KERAS.get(name)
+    usual = other_tools.tables()["keyword"].get(name, {}).get("typed")
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"

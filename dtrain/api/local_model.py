@@ -6,30 +6,29 @@ import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from dtrain.api.objects import Trust
 from dtrain.config import given, private, tree, trust
 from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
 from dtrain.errors import refuse
-from dtrain.host import python_path
+from dtrain.host import pickles, python_path, variables
 from dtrain.host.frameworks import FRAMEWORKS, VARIABLE
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run.folder import RunDir
 
 
-def load_model(
-    rundir: RunDir, checkpoint: str | int, weights: str, trusted: Iterable[str] = ()
-) -> Any:
+def load_model(rundir: RunDir, checkpoint: str | int, weights: str, trusted: Trust) -> Any:
     """Build the model of a run, and give it the weights of a checkpoint.
 
     A plain module of PyTorch's is returned as what it is.
 
     Args:
         rundir, checkpoint, weights: which.
-        trusted: names that the caller has given to the run.
+        trusted: what the caller has given to the run.
 
     Raises:
         UsageError: there is no such checkpoint, or no such weights, or the run's code is not
@@ -44,53 +43,47 @@ def load_model(
         refuse("checkpoint", "a model has one", "all", accepted="best, latest or a step",
                typed="checkpoint=best")  # fmt: skip
     [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode)
-    _prepare(config)
-    import numpy as np
+    with _variables(rundir, _settings(config), trusted):
+        import numpy as np
 
-    from dtrain.task import keras_internals
-    from dtrain.task.backends.runtime import runtime
-    from dtrain.task.data import dataset
-    from dtrain.task.model import train_state
-    from dtrain.task.strategies import Default
-    from dtrain.task.train.session import untrained
+        from dtrain.task import keras_internals
+        from dtrain.task.backends.runtime import runtime
+        from dtrain.task.data import dataset
+        from dtrain.task.model import train_state
+        from dtrain.task.strategies import Default
+        from dtrain.task.train.session import untrained
 
-    restored = checkpoints.load(path)
-    before = random.getstate(), np.random.get_state()
-    try:
-        with _trusting(rundir, trusted):
+        restored = checkpoints.load(path)
+        before = random.getstate(), np.random.get_state()
+        try:
             splits = dataset.load(config).splits
             strategy = Default([])
             with keras_internals.fresh_names():  # the caller has models of its own, or this twice
                 made = untrained(config, splits, strategy)
-    finally:  # what the caller draws does not depend on whether a model was loaded
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-    train_state.restore_weights(made, strategy, restored.arrays, weights == "ema")
-    plain = runtime().PLAIN
-    return made if plain is None else plain.unwrapped(made)
+        finally:  # what the caller draws does not depend on whether a model was loaded
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+        train_state.restore_weights(made, strategy, restored.arrays, weights == "ema")
+        plain = runtime().PLAIN
+        return made if plain is None else plain.unwrapped(made)
 
 
 @contextlib.contextmanager
-def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
-    """Trust the code that the user has given to this run, inside the block."""
-    names = (python_path.TRUST, python_path.GIVEN, trust.NAMED)
-    before = {name: os.environ.get(name) for name in names}
-    try:
-        os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
+def _variables(rundir: RunDir, settings: dict[str, str], trusted: Trust) -> Iterator[None]:
+    """Trust the code that the user has given to this run, and set variables, inside the block."""
+    names = dict.fromkeys([*python_path.trusted(), *trusted.names])
+    files = [os.environ.get(pickles.FILES, ""), *trusted.files]
+    changes = {python_path.TRUST: ",".join(names), pickles.FILES: os.pathsep.join(files)}
+    changes[trust.NAMED] = os.environ.get(trust.NAMED, "")
+    with variables.changed({**changes, **settings}), trust.begun():
         command = read_command(rundir) or {}
-        with trust.begun():
-            own = private.grant_own(command)
-            given.offer(rundir.path, command.get("overrides", []), own)
-            yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        own = private.grant_own(command)
+        given.offer(rundir.path, command.get("overrides", []), own)
+        yield
 
 
-def _prepare(config: Config) -> None:
-    """Set what has to be there before the framework is imported: any has the weights of a run.
+def _settings(config: Config) -> dict[str, str]:
+    """Return what has to be set where the framework is imported: any has the weights of a run.
 
     Raises:
         UsageError: Keras has another backend in this process.
@@ -102,7 +95,6 @@ def _prepare(config: Config) -> None:
         refuse(VARIABLE, "is what Keras runs on in this process", backend,
                accepted=" or ".join(FRAMEWORKS),
                hint=f"{VARIABLE}=tensorflow before Keras is imported")  # fmt: skip
-    os.environ[VARIABLE] = backend
-    for name, value in task_environment(backend=backend).items():
-        if name != "JAX_PLATFORMS":  # which devices the caller has is no matter of ours
-            os.environ.setdefault(name, value)
+    usual = task_environment(backend=backend)
+    usual.pop("JAX_PLATFORMS", None)  # which devices the caller has is no matter of ours
+    return {**{name: os.environ.get(name, usual[name]) for name in usual}, VARIABLE: backend}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,14 +20,14 @@ class Run:
     """A run folder; everything is read from it when it is asked for.
 
     Args:
-        path: the folder.
+        path: the folder; ``latest``, or ``FOLDER/latest``: the newest one.
 
     Raises:
         UsageError: it is no run folder.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._rundir = RunDir(path)
+        self._rundir = RunDir(_folder(path, "Run"))
         if not self._rundir.command.is_file():
             refuse("Run", f"is not a run folder (it has no {self._rundir.command.name})", path,
                    hint="outputs/DATE/TIME_NAME, which a run printed")  # fmt: skip
@@ -96,8 +93,8 @@ class Run:
         """
         from dtrain.api import local_model
 
-        trusted = training.trust_of(self.path).get("trusted", [])
-        return local_model.load_model(self._rundir, checkpoint, weights, trusted)
+        trust = training.trust_of(self.path)
+        return local_model.load_model(self._rundir, checkpoint, weights, trust)
 
     def resume(
         self, *, overrides: Iterable[str] | str = (), show: bool = True, **keywords: object
@@ -166,18 +163,27 @@ class Run:
         return self._rundir.checkpoints / str(step)
 
 
+def _folder(path: str | os.PathLike[str], kind: str) -> Path:
+    """Return the folder that is named, or that ``latest`` stands for."""
+    from dtrain.controller import latest  # which reads configurations
+
+    if latest.is_latest(word := os.fspath(path)):
+        return latest.newest(word, kind, sweep=kind == "Sweep").absolute()
+    return Path(path).absolute()
+
+
 class Sweep:
     """The folder of a sweep.
 
     Args:
-        path: the folder.
+        path: the folder; ``latest``, or ``FOLDER/latest``: the newest one.
 
     Raises:
         UsageError: it is none of a sweep.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path).absolute()
+        self.path = _folder(path, "Sweep")
         if not (self.path / "sweep.json").is_file():
             refuse("Sweep", "is not the folder of a sweep (it has no sweep.json)", path,
                    hint="outputs/multirun/DATE/TIME_NAME, which a sweep printed")  # fmt: skip
@@ -215,7 +221,7 @@ class Sweep:
 
     def table(self) -> list[Json]:
         """Return a row for each run, as ``comparison.csv`` has them."""
-        return rows(self.path / "comparison.csv")
+        return reading.csv_rows(self.path / "comparison.csv")
 
     def frame(self) -> Any:
         """Return :meth:`table` as a ``pandas.DataFrame``."""
@@ -246,7 +252,7 @@ class Comparison:
 
     def __init__(self, folder: Path, text: str):
         self.page, self._text = folder / "comparison.html", text
-        self._rows = rows(folder / "comparison.csv")
+        self._rows = reading.csv_rows(folder / "comparison.csv")
 
     def __repr__(self) -> str:
         return self._text
@@ -260,20 +266,3 @@ class Comparison:
         import pandas
 
         return pandas.DataFrame(self._rows)
-
-
-def rows(path: Path) -> list[Json]:
-    """Return the rows of a CSV file that dtrain wrote, numbers as such; of none no rows."""
-    with contextlib.suppress(FileNotFoundError), path.open(newline="", encoding="utf-8") as file:
-        return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
-    return []
-
-
-def _cell(text: str | None) -> float | str | None:
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return text[1:] if text[0] == "'" and text[1:2] in ("=", "+", "-", "@") else text
-    return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import command, keywords, objects
+from dtrain.api import arrays, command, keywords
 from dtrain.api.command import Done, Line
-from dtrain.api.objects import PLACES, Objects
-from dtrain.api.source import arguments_of, placed
+from dtrain.api.objects import Objects, Trust, arguments_of
 from dtrain.config.given import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
-from dtrain.files.fields import Json, Values
+from dtrain.files.fields import Values
 from dtrain.run import failure
 from dtrain.run.folder import RunDir
 
@@ -26,7 +25,7 @@ OBJECTS = ("model", "data", "validation", "loss", "metrics", "callbacks")
 
 
 #: What the caller has given to each run or sweep in this process, which is trusted for it.
-_GIVEN: dict[Path, Objects] = {}
+_GIVEN: dict[Path, Trust] = {}
 
 
 class Call:
@@ -40,9 +39,9 @@ class Call:
 
     def __init__(self, folder: Path, show: bool, origin: Path | None = None):
         self.folder = folder
-        self._before = {} if origin is None else trust_of(origin)
+        self._before = Trust() if origin is None else trust_of(origin)
         self.line = Line(show)
-        self.objects = Objects(folder, self.line.message)
+        self.objects = Objects(folder)
 
     def overrides(self, given: Values, swept: bool = False) -> list[str]:
         """Return the overrides of the keywords that may be objects."""
@@ -86,28 +85,22 @@ class Call:
             target = self.objects.target(function, "data")
             more = [f"+dataset.{n}={keywords.written(v, n)}" for n, v in arguments.items()]
             return ["dataset=custom", f"dataset._target_={target}", *more]
-        return objects.overrides(self.folder, data, validation)
+        return arrays.overrides(self.folder, data, validation)
 
     def run(self, arguments: Sequence[str], **options: Any) -> Done:
         """Run the command."""
-        before, made = self._before, self.objects
-        trusted = [*before.get("trusted", ()), *made.trusted]
-        paths = [*before.get("paths", ()), *made.paths]
-        _GIVEN[self.folder.parent] = made
-        made.trusted, made.paths = trusted, paths
-        return command.call(
-            arguments, self.line, trusted=trusted, paths=paths, given=self.folder, **options
-        )
+        trust = _GIVEN[self.folder.parent] = self._before + self.objects.trust
+        return command.call(arguments, self.line, trust, **options)
 
 
-def trust_of(folder: Path) -> Json:
-    """Return what a command on a run may call and where it looks, as the caller has given it.
+def trust_of(folder: Path) -> Trust:
+    """Return what a command on a run may call and load, as the caller has given it.
 
     Args:
         folder: of a run, perhaps of a sweep, or a checkpoint.
     """
     found = [_GIVEN[each] for each in (folder, *folder.parents[:2]) if each in _GIVEN]
-    return {"trusted": found[0].trusted, "paths": found[0].paths} if found else {}
+    return found[0] if found else Trust()
 
 
 def trained(
@@ -156,13 +149,13 @@ def resumed(folder: Path, overrides: Iterable[str] | str, given: Values, show: b
     """Resume a run (:meth:`dtrain.Run.resume`)."""
     own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
     words = [f"resume={keywords.written(folder, 'resume')}", *own]
-    _run_of(command.call(words, Line(show), follow=folder, **trust_of(folder)), folder)
+    _run_of(command.call(words, Line(show), trust_of(folder), follow=folder), folder)
 
 
 def resumed_sweep(folder: Path, show: bool) -> None:
     """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
     words = [f"sweep.resume={keywords.written(folder, 'sweep.resume')}"]
-    _sweep_of(command.call(words, Line(show), **trust_of(folder)), folder)
+    _sweep_of(command.call(words, Line(show), trust_of(folder)), folder)
 
 
 def _run_of(done: Done, folder: Path) -> Path:
@@ -176,7 +169,7 @@ def _run_of(done: Done, folder: Path) -> Path:
     error = failure.sentence(result.get("failure"), folder)
     if not error:
         raise _failed(done.raised(), folder)
-    raise _failed(TrainingError(placed(errors.printable(error), PLACES)), folder)
+    raise _failed(TrainingError(errors.printable(error)), folder)
 
 
 def _sweep_of(done: Done, folder: Path) -> Path:
@@ -187,7 +180,7 @@ def _sweep_of(done: Done, folder: Path) -> Path:
     jobs = (reading.read_json(folder / "sweep.json") or {}).get("jobs", [])
     failed = [f"{job['number']}: {failure.sentence(job['failure'], folder / job['folder'])}"
               for job in jobs if job["status"] == "FAILED"]  # fmt: skip
-    text = placed(errors.printable("\n".join(failed)), PLACES)
+    text = errors.printable("\n".join(failed))
     raise _failed(TrainingError(text) if failed else done.raised(), folder)
 
 

@@ -1,8 +1,8 @@
 """What a caller of the Python API gives to a run: a folder ``given/`` in its run folder.
 
-It holds arrays, and modules with the functions and classes that only the caller's process has. The
-name of such a module is the digest of its text: where the overrides that name it are the user's own
-(:mod:`dtrain.config.private`), its text is, too, and it is trusted for this run alone.
+It holds arrays, and the functions and classes that only the caller's process has, pickled
+(:mod:`dtrain.host.pickles`). The name of such a file is its digest: where the overrides that name
+it are the user's own (:mod:`dtrain.config.private`), the file is, too, and may be loaded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from pathlib import Path
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
-from dtrain.host import python_path
+from dtrain.host import pickles
 
 FOLDER = "given"
 #: The folder of the run, or of the sweep, that a caller has made for this command.
 RESERVED = "DTRAIN_RESERVED"
-#: Bytes of a module.
-LARGEST = 32_000_000
 _NAME = re.compile(r"\bgiven_[0-9a-f]{32}\b")
 
 
@@ -40,28 +38,33 @@ def names(overrides: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for text in overrides for name in _NAME.findall(text)))
 
 
+def file(folder: Path, name: str) -> Path:
+    """Return the file of a module in a folder ``given/``."""
+    return folder / f"{name}{pickles.SUFFIX}"
+
+
 def offer(run: Path, overrides: Iterable[str], own: bool) -> None:
-    """Find the modules that overrides name in a run folder, and trust them where they may be.
+    """Let the modules that overrides name be loaded from a run folder, if it is the user's own.
 
     Args:
         run: the folder of a run or a sweep, or a checkpoint of a run.
         overrides: of the command that began it.
-        own: its signature is the user's. The modules of another are trusted by ``DTRAIN_TRUST``.
+        own: its signature is the user's. Nothing of another one is loaded, whoever trusts it.
 
     Raises:
-        DamagedFile: a module was changed since it was given.
+        DamagedFile: a file was changed since it was given.
         OSError: one cannot be read.
     """
     if run.parent.name == "checkpoints":
         run = run.parent.parent
-    folder = run.absolute() / FOLDER
-    found = [name for name in names(overrides) if (folder / f"{name}.py").exists()]
-    for name in found:
-        path = folder / f"{name}.py"
-        if python_path.given_name(reading.read_bytes(path, LARGEST)) != name:
+    if not own:
+        return
+    for name in names(overrides):
+        path = file(run.absolute() / FOLDER, name)
+        data = reading.read_bytes(path, pickles.LARGEST) if path.exists() else None
+        if data is not None and pickles.name_of(data) != name:
             raise DamagedFile(path, "was changed since it was given")
-    if found:
-        python_path.offer_given(str(folder), found if own else ())
+        pickles.offer([str(path)])
 
 
 def keep(run: Path, overrides: Iterable[str]) -> None:
@@ -71,9 +74,10 @@ def keep(run: Path, overrides: Iterable[str]) -> None:
         OSError: one cannot be written.
     """
     for name in names(overrides):
-        target = run / FOLDER / f"{name}.py"
-        source = python_path.find_given(name)
+        target = file(run / FOLDER, name)
+        source = pickles.find(name)
         if source is None or target.exists():
             continue
         target.parent.mkdir(exist_ok=True)
-        writing.write_bytes(target, reading.read_bytes(Path(source), LARGEST), lasting=True)
+        data = reading.read_bytes(Path(source), pickles.LARGEST)
+        writing.write_bytes(target, data, lasting=True)

@@ -11,7 +11,7 @@ import yaml
 #: What a refusal says to do: ``typed`` as it stands, or a ``hint``; nothing where none is near.
 Advice: TypeAlias = dict[str, str]
 #: Tables of other things than keys.
-_OTHERS = ("function", "command", "option of ")
+_OTHERS = ("function", "keyword", "command", "option of ")
 
 
 @functools.cache

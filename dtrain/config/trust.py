@@ -27,7 +27,7 @@ from typing import Any
 from dtrain.config import kinds
 from dtrain.config.overrides import key_of
 from dtrain.errors import UsageError, nearest, refuse
-from dtrain.host import python_path
+from dtrain.host import pickles, python_path
 from dtrain.host.python_path import TRUST
 
 #: Names that the command which started this process has allowed: tasks inherit the variable.
@@ -113,7 +113,10 @@ def is_trusted(target: str) -> bool:
     """Say whether ``DTRAIN_TRUST`` lists ``target``, or a package or module that it is below.
 
     All of dtrain or of Keras cannot be trusted by one word: a part of it can (``keras.utils``).
+    What was passed from Python is trusted by its file alone (:mod:`dtrain.host.pickles`).
     """
+    if pickles.is_given(top := target.partition(".")[0]):
+        return pickles.problem(top) is None
     roots = [root for root in python_path.trusted() if root not in kinds.KNOWN]
     return any(f"{target}.".startswith(f"{root}.") for root in roots)
 
@@ -234,6 +237,10 @@ def _of_other_kind(
 def _untrusted(key: str, target: str, module: str, takes_own: bool = False) -> UsageError:
     """Return the refusal of a name of a ``module`` that is neither known nor the user's own."""
     top, folder = module.split(".")[0], os.getcwd()
+    if pickles.is_given(top):
+        return UsageError(key, str(pickles.problem(top)), target,
+                          accepted="what you have passed, under the same version of Python",
+                          hint=f"{key}=MODULE.NAME, of a module of your own")  # fmt: skip
     problem = f"the package {top!r} is not trusted"
     accepted = f"names under {', '.join([*kinds.KNOWN, *python_path.trusted()])}"
     hint = f"{_trust(top)} in front of the command, if you trust its code"
@@ -244,7 +251,7 @@ def _untrusted(key: str, target: str, module: str, takes_own: bool = False) -> U
         if other is not None:
             problem = f"{other} has the name {top!r}, too, and is imported before yours"
             hint = f"another name for {top} in {folder}"
-    elif takes_own and other is None and not python_path.is_given(top):
+    elif takes_own and other is None:
         problem, hint = f"there is no module {top!r}", f"a file {top}.py in {folder}"
     if not problem.endswith("trusted"):
         accepted = f"a module that lies in {folder}"
@@ -325,8 +332,8 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
             raise missing(key, target, position, dir(value))
         value = getattr(value, name)
         # A trusted module may hold what is not: `mine.os.system`, `mine.keras.utils.get_file`.
-        # A partial is its own, whatever it calls.
-        bound = isinstance(value, functools.partial)
+        # A partial is its own, whatever it calls, and what the user has passed is his.
+        bound = isinstance(value, functools.partial) or pickles.is_given(parts[0])
         if trusted and not bound and (callable(value) or inspect.ismodule(value)):
             _check_home(module_of(value), target, key)
     if not callable(value):

@@ -24,7 +24,7 @@ from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files.fields import Json
-from dtrain.host import terminal
+from dtrain.host import answer, terminal
 from dtrain.tracking.base import describe_overlooked
 
 
@@ -66,7 +66,7 @@ class Command:
 
     def job(self, node: DictConfig) -> int:
         """Run one job, and return the exit code."""
-        return _job(node).exit_code
+        return answered(_job(node))
 
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
@@ -87,6 +87,13 @@ class OneConfiguration(Command):
         """Refuse a sweep."""
         refuse("hydra.mode", f"{self.name} has one configuration", "MULTIRUN",
                hint="a command for each value")  # fmt: skip
+
+
+def answered(outcome: Outcome) -> int:
+    """Return the exit code of a job; its error is left for whoever has called the command."""
+    if outcome.failure is not None:
+        answer.note(error=outcome.failure.sentence(outcome.folder))
+    return outcome.exit_code
 
 
 def main() -> int:
@@ -139,20 +146,20 @@ def composed(words: list[str], command: Command) -> int:
         _print(explained, command)
         return errors.USAGE
     except RecursionError:
-        print("error: a value of the command is nested too deep", file=sys.stderr)
+        answer.error("a value of the command is nested too deep")
         return errors.USAGE
     except MemoryError as error:
         text = str(error) or "it ended while the data was looked at"
-        print(f"error: this machine has not the memory for it: {text}", file=sys.stderr)
+        answer.error(f"this machine has not the memory for it: {text}")
         return errors.USAGE
     except OSError as error:  # which some of Hydra's are, too
         if (wrong := errors.of_a_name(error)) is not None:
-            print(f"error: {wrong}", file=sys.stderr)
+            answer.error(wrong)
             return errors.USAGE
         if error.filename is None:
             raise
         # A file that is there and cannot be used: of a full disk, a network's, another user's.
-        print(printable(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
+        answer.error(printable(f"{error.filename}: {error.strerror}"))
         return errors.FAILED
     return command.exit_code
 
@@ -220,6 +227,7 @@ def command_of(config: Config, node: DictConfig) -> Json:
 
 
 def _print(error: Exception, command: Command) -> None:
-    origin = project.note(error.key) if isinstance(error, UsageError) else None
-    for text in filter(None, (f"error: {error}", *getattr(error, "__notes__", ()), origin)):
-        print(errors.readable(secrets.mask(command.worded(text))), file=sys.stderr)
+    key = error.key if isinstance(error, UsageError) else None
+    texts = (str(error), *getattr(error, "__notes__", ()), project.note(key) if key else None)
+    shown = [errors.readable(secrets.mask(command.worded(text))) for text in filter(None, texts)]
+    answer.error("\n".join(shown), key)

@@ -137,7 +137,7 @@ def record(outputs: Sequence[Path], stop: threading.Event | None = None) -> tupl
     state: Json = {
         "format": "2", "time": round(time.time(), 3), "host": platform.node(), "folder": str(here),
         "tree": tree, "notes": notes, "environment": environment(),
-        "trust": [name for name in python_path.trusted() if not name.startswith("given_")],
+        "trust": python_path.trusted(),
         "packages": {"python": platform.python_version(), **versions},
     }  # fmt: skip
     state["digest"] = code.digest_of(state)

@@ -27,6 +27,7 @@ from dtrain.controller.validate import check_address
 from dtrain.controller.validate import start as start_job
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
+from dtrain.host import answer
 from dtrain.run import failure, identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -169,7 +170,7 @@ class Derived(RunCommand):
         config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return start_job(config, path, command, kind=self.kind).exit_code
+        return cli.answered(start_job(config, path, command, kind=self.kind))
 
     def needs_labels(self, config: Config) -> bool:
         """Say whether the targets of the data are needed."""
@@ -266,6 +267,7 @@ class DerivedJob(Job):
         if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:
             self._view.detail(f"error: {error}")
         self._view.detail(f"folder: {short(self._rundir.path)}")
+        answer.note(folder=str(self._rundir.path))
         if found["exit_code"] == errors.INTERRUPTED:
             self._view.detail("the same command, once more, goes on")
 

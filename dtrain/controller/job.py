@@ -354,7 +354,8 @@ class Job:
         delivery = None if kept else self._delivery
         shipped = delivery is None or delivery.finish(status, time.time())
         self._print_end(found, shipped)
-        return Outcome.of(found, interrupted=interrupted, pruned=pruned)
+        return Outcome.of(found, interrupted=interrupted, pruned=pruned,
+                          folder=self._rundir.path)  # fmt: skip
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)

@@ -1,7 +1,8 @@
-"""``latest`` in the place of a run folder: the newest run of a folder of runs."""
+"""``latest`` in the place of the folder of a run or a sweep: the newest of a folder of these."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Container
@@ -11,22 +12,24 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.controller import folders
 from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, refuse
+from dtrain.files import reading
 from dtrain.host import pyproject
 from dtrain.run.folder import RunDir, short
 
 LATEST = "latest"
-#: Keys of a training whose value is a run.
-KEYS = ("resume", "fork", "init.weights")
+#: Key of a training whose value is a sweep, and all whose value is that or a run.
+_SWEEP = "sweep.resume"
+KEYS = ("resume", "fork", "init.weights", _SWEEP)
 
 
 def is_latest(word: str) -> bool:
-    """Say whether a word without a key stands for the newest run, here or in another folder."""
+    """Say whether a word without a key stands for the newest one, here or in another folder."""
     elsewhere = is_address(word) or word.startswith("models:")  # of MLflow's registry
     return Path(word).name == LATEST and not elsewhere and not os.path.lexists(word)
 
 
 def resolved(given: list[str], keys: Container[str]) -> list[str]:
-    """Return a command line with the newest run in the place of ``latest``, and name it.
+    """Return a command line with the newest in the place of ``latest``, and name it.
 
     ``latest`` is looked for below ``output_dir``, ``FOLDER/latest`` below that folder.
 
@@ -42,29 +45,31 @@ def resolved(given: list[str], keys: Container[str]) -> list[str]:
         found = parse(word)
         key, value = ("", word) if found.value is None else (key_of(word), found.value.strip("'\""))
         if key in keys and is_latest(value):
-            run = newest(str(Path(value).parent) if value != LATEST else _below(given), key, value)
+            run = newest(value, key, _below(given), key == _SWEEP)
             print(f"{key or 'RUN'}={value}: {short(run)}", file=sys.stderr, flush=True)
             word = f"{found.sign}{key}={run}" if key else str(run)
         words.append(word)
     return words
 
 
-def newest(folder: str, key: str, value: str) -> Path:
-    """Return the newest run below a folder.
+def newest(value: str, key: str, below: str | None = None, sweep: bool = False) -> Path:
+    """Return the newest run, or sweep, that ``latest`` or ``FOLDER/latest`` stands for.
 
     Args:
-        folder: of runs.
-        key, value: that ask for it, for messages.
+        value, key: what asks for it, and where.
+        below: the folder of ``latest``; None for the usual one.
+        sweep: a sweep is meant.
 
     Raises:
         UsageError: there is none.
     """
-    if (run := find(folder)) is not None:
-        return run
-
-    refuse(key or "RUN", f"there is no run below {folder}", value,
-           accepted="a run folder, or FOLDER/latest where the runs are in another folder",
-           hint=f"{key}=FOLDER/DATE/TIME_NAME" if key else "the folder of the run")  # fmt: skip
+    folder = str(Path(value).parent) if value != LATEST else below or pyproject.output_dir()
+    if (found := find_sweep(folder) if sweep else find(folder)) is not None:
+        return found
+    kind, place = ("sweep", "FOLDER/multirun/DATE") if sweep else ("run", "FOLDER/DATE")
+    refuse(key or "RUN", f"there is no {kind} below {folder}", value,
+           accepted=f"a {kind} folder, or FOLDER/latest where the {kind}s are in another folder",
+           hint=f"{key}={place}/TIME_NAME" if key else f"the folder of the {kind}")  # fmt: skip
 
 
 def find(folder: str | None = None) -> Path | None:
@@ -78,6 +83,17 @@ def find(folder: str | None = None) -> Path | None:
         if command is not None and "derived" not in command and rundir.config.is_file():
             return path  # a sweep has no configuration
     return None
+
+
+def find_sweep(folder: str) -> Path | None:
+    """Return the sweep below a folder that began last; None where there is none."""
+    found: list[tuple[float, Path]] = []
+    for depth in (1, 2, 3):  # of a folder of sweeps, of those of many days, of all runs
+        for path in [] if is_address(folder) else Path(folder).glob("*/" * depth + "sweep.json"):
+            with contextlib.suppress(DtrainError, OSError, TypeError, ValueError):
+                started = (reading.read_json(path) or {}).get("started", 0.0)
+                found.append((float(started), path.parent))
+    return max(found, default=(0.0, None))[1]
 
 
 def hint(command: str) -> str:

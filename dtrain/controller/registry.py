@@ -27,7 +27,7 @@ from dtrain.config.schema.running import Action
 from dtrain.controller import latest
 from dtrain.errors import DtrainError, nearest, refuse
 from dtrain.files.addresses import is_far
-from dtrain.host import commands
+from dtrain.host import answer, commands
 
 _WIDTH = 100
 #: What asks for help, and where a folder of presets follows.
@@ -288,5 +288,5 @@ def report(error: Exception, what: object) -> int:
     else:
         place = getattr(error, "filename", None) or what
         text, code = f"{place}: {getattr(error, 'strerror', None) or error}", errors.FAILED
-    print(f"error: {text}", file=sys.stderr)
+    answer.error(text, getattr(error, "key", None))
     return code

@@ -39,6 +39,7 @@ class Outcome:
         status: as in ``result.json``.
         seconds: from its start to its end.
         failure: what went wrong, None where nothing did.
+        folder: of the job, where it had one.
         pruned: it was stopped because others of its sweep are better.
         objective_name, objective_mode: as in ``result.json``.
         metrics: the last value of each.
@@ -50,6 +51,7 @@ class Outcome:
     status: str = "FAILED"
     seconds: float | None = None
     failure: Failure | None = None
+    folder: Path | None = None
     pruned: bool = False
     objective_name: str | None = None
     objective_mode: str | None = None

@@ -7,8 +7,11 @@ file of a bounded size, and a name that stands in a file is one component below 
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
+import io
 import json
+import math
 import os
 import re
 import stat
@@ -251,6 +254,24 @@ def _check_nesting(document: str, path: Path, aliases: bool) -> None:
 
 
 # Folders
+
+
+def csv_rows(path: Path) -> list[Json]:
+    """Return the rows of a file of :func:`dtrain.files.writing.csv_text`; of none no rows."""
+    with contextlib.suppress(FileNotFoundError):
+        file = io.StringIO(read_bytes(path).decode(), newline="")
+        return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    return []
+
+
+def _cell(text: str | None) -> float | str | None:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text[1:] if text[0] == "'" and text[1:2] in ("=", "+", "-", "@") else text
+    return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number
 
 
 def check_tree(folder: Path) -> None:

@@ -7,20 +7,17 @@ or that is :data:`own`, or for code that is itself from there.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
+
+from dtrain.host import pickles
 
 TRUST = "DTRAIN_TRUST"
-#: Folders of modules that a caller of the Python API has given to runs.
-GIVEN = "DTRAIN_GIVEN"
 #: Modules of the current directory that the configuration of the parent process names.
 _OWN = "DTRAIN_OWN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
@@ -75,55 +72,8 @@ def trusted() -> list[str]:
     return [name for part in os.environ.get(TRUST, "").split(",") if (name := part.strip())]
 
 
-def given_name(text: bytes) -> str:
-    """Return the name of a module that a caller gives: it says what its text is."""
-    return f"given_{hashlib.sha256(text).hexdigest()[:32]}"
-
-
-def is_given(name: str) -> bool:
-    """Say whether a caller gives a module of this name."""
-    return re.fullmatch(r"given_[0-9a-f]{32}", name) is not None
-
-
-def find_given(name: str) -> str | None:
-    """Return the file of a module that was given; None where it is in none of the folders."""
-    found = (os.path.join(folder, f"{name}.py") for folder in _given_folders())
-    return next((path for path in found if os.path.isfile(path)), None)
-
-
-def _given_folders() -> list[str]:
-    return list(filter(None, os.environ.get(GIVEN, "").split(os.pathsep)))
-
-
-def offer_given(folder: str, names: Iterable[str] = ()) -> None:
-    """Let this process, and those that it starts, find modules that were given, where trusted.
-
-    Args:
-        folder: that they are in.
-        names: of those that are trusted by this.
-    """
-    os.environ[GIVEN] = os.pathsep.join(dict.fromkeys(filter(None, [*_given_folders(), folder])))
-    if more := list(names):
-        os.environ[TRUST] = ",".join(dict.fromkeys([*trusted(), *more]))
-
-
-class _Given(SourceFileLoader):
-    """Loads a module whose name says what its text is; neither reads nor leaves byte code."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return its code.
-
-        Raises:
-            ImportError: the text is another one.
-        """
-        text = self.get_data(self.path)
-        if given_name(text) != fullname:
-            raise ImportError(f"{self.path} was changed since it was given", name=fullname)
-        return self.source_to_code(text, self.path)
-
-
 class _Finder:
-    """Finds modules that were given, and those in one folder, after every other finder."""
+    """Finds what was pickled, and modules in one folder, after every other finder."""
 
     folder = ""
 
@@ -131,9 +81,9 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module at the top, for those who may have it."""
-        given = is_given(name) and name in trusted()
-        if given and (file := find_given(name)) is not None:
-            return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
+        if (given := pickles.spec(name)) is not None:
+            own.update(pickles.read(name)[0]["imports"])
+            return given
         # Else an optional import of any package would run a file of that name in the folder.
         if path is not None or not (name in tops() or self._asks()):
             return None

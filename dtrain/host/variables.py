@@ -23,7 +23,7 @@ def changed(changes: dict[str, str]) -> Iterator[None]:
         finally:
             for name, value in before.items():
                 if value is None:
-                    del os.environ[name]
+                    os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
 

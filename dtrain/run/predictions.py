@@ -355,6 +355,26 @@ def read(folder: Path) -> Json:
     return manifest
 
 
+def loaded(folder: Path) -> Any:
+    """Return the predictions in a folder, in the order of the rows.
+
+    Args:
+        folder: of a ``predict`` that is done, of the format ``npy``.
+
+    Returns:
+        An array ``[n, ...]``; of several columns a dict of them.
+
+    Raises:
+        TrainingError: they are not all there.
+    """
+    files = Store(folder, read(folder)).files()
+    table = np.concatenate([np.load(file, allow_pickle=False) for file in files])
+    names = [name for name in table.dtype.names or () if name != INDEX]
+    arrays = {name: np.ascontiguousarray(table[name]) for name in names}
+    only = list(set(arrays) - {CLASS})
+    return arrays[only[0]] if len(only) == 1 else arrays
+
+
 def _refuse_other(folder: Path, manifest: Json) -> None:
     """Refuse a folder whose predictions are not those of a manifest."""
     there = reading.read_json(folder / NAME) or {}

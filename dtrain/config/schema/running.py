@@ -170,7 +170,7 @@ class Sweep(Group, scope="command"):
     fail_fast: bool = False
     """The first job that fails stops the others."""
     resume: Annotated[Path | None, scope("command", "once", "call")] = None
-    """Folder of a sweep to resume."""
+    """Folder of a sweep to resume; latest: the newest."""
     baseline: Line | None = None
     """Job that the others are compared with, such as strategy=one_device."""
 

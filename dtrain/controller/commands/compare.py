@@ -22,7 +22,7 @@ from dtrain.config.fields import Line, Options
 from dtrain.config.fields import Path as PathText
 from dtrain.controller.registry import RUNS, command
 from dtrain.errors import refuse
-from dtrain.host import pyproject
+from dtrain.host import answer, pyproject
 from dtrain.run.folder import RunDir
 
 
@@ -71,6 +71,8 @@ def main(runs: list[str], options: Compare) -> int:
         return _compare_bits(runs)
     one = Path(runs[0])
     output = Path(options.to or (one if len(runs) == 1 and one.is_dir() else ""))
-    print(*write_all(_find(runs, options), output), sep="\n")
+    lines = write_all(_find(runs, options), output)
+    print(*lines, sep="\n")
+    answer.note(table="\n".join(filter(None, lines)))
     print(f"page: {output / 'comparison.html'}")
     return errors.OK

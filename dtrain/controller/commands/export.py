@@ -27,6 +27,7 @@ from dtrain.controller.derived import OfModel, wait_for_first
 from dtrain.controller.registry import RUN, command
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import UsageError, printable
+from dtrain.host import answer
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
@@ -125,6 +126,7 @@ def _print(made: exporting.Made, trained: str, origin: str) -> None:
     """
     for name in made.already:
         print(f"{name} is there already: {short(made.path)}")
+        answer.note(exported=str(made.path))
     if made.record is None:
         return
     if trained != "float32":
@@ -138,9 +140,10 @@ def _print(made: exporting.Made, trained: str, origin: str) -> None:
         rows += [[n, f"{e['bytes']:,}", f"{e['deviation']:.2g}", f"{e['limit']:g}"]
                  for n, e in kept.items()]  # fmt: skip
         lines += ["", *aligned(rows, {1, 2, 3}), "", f"exported: {short(made.path)}"]
+        answer.note(exported=str(made.path))
     print(*map(printable, lines), sep="\n", flush=True)
     for name, problem in made.refused.items():
-        print(printable(f"error: {name} is not kept: {problem}"), file=sys.stderr)
+        answer.error(printable(f"{name} is not kept: {problem}"))
 
 
 def _shown(tensors: list[Tensor]) -> str:

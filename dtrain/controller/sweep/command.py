@@ -27,6 +27,7 @@ from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table, jobs, print_plan, summary
 from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest, refuse
+from dtrain.host import answer
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking.base import SweepRecord, Tracker, describe_overlooked, make_tracker
@@ -217,6 +218,7 @@ def _finish(
             recorded.close(None, time.time())
         record.undo()
         shown.message(f"error: {record.refused[0]}")
+        answer.note(error=record.refused[0])
         return errors.USAGE
     if record.left and (interrupted or not failed):
         code, status = errors.INTERRUPTED, "KILLED"

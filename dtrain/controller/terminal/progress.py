@@ -17,6 +17,8 @@ import dtrain
 from dtrain.errors import printable
 from dtrain.files.fields import Json
 from dtrain.files.reading import Tail
+from dtrain.host import answer
+from dtrain.run.progress import UNITS, counted, measured
 
 #: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
 #: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those of gRPC and gloo about
@@ -27,8 +29,6 @@ _CHATTER = re.compile(
     r"|Additional GRPC error information from remote|:UNKNOWN:Error received from peer "
     r"|\[Gloo\] Rank \d+ is connected "
 )
-#: What ``epoch`` and ``step`` of a report count where it does not say so.
-UNITS = ("epoch", "step")
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
 #: Bytes of a log's line that are shown as one.
@@ -113,15 +113,7 @@ class Display:
         self._shown = report
         if self._began is None:
             self._began = (report["time"], report["step"])
-        note = f"{report['examples_per_second']:,.0f} examples/s"
-        if "units" not in report:
-            note = f"loss {_number(report['loss'])}  {note}"
-        validation = [
-            f"{name} {_number(value)}"
-            for name, value in report["metrics"].items()
-            if name.startswith("val_")
-        ]
-        note = "  ".join([note, *validation])
+        note = measured(report)
         units = report.get("units", UNITS)
         if self._live is not None:
             self._live.update(
@@ -129,15 +121,14 @@ class Display:
                 epoch=report["epoch"], epochs=report["epochs"], note=note, units=units,
             )  # fmt: skip
             return
+        if answer.is_drawn():
+            return
         now = time.monotonic()
         last = report["step"] == report["total_steps"]
         if now - self._line_at < LINE_SECONDS and not last and report["epoch"] == self._line_epoch:
             return
         self._line_at, self._line_epoch = now, report["epoch"]
-        self.message(
-            f"{units[0]} {report['epoch']}/{report['epochs']}  {units[1]} {report['step']}/"
-            f"{report['total_steps']}  {note}  {self._left(report)} left"
-        )
+        self.message(f"{counted(report)}  {note}  {self._left(report)} left")
 
     def _left(self, report: Json) -> str:
         assert self._began is not None
@@ -193,10 +184,6 @@ def clock(seconds: float) -> str:
     """Return a time as ``h:mm:ss``."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 _TRACEBACK = "Traceback (most recent call last):"

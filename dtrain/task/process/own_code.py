@@ -38,12 +38,17 @@ def is_users(file: str) -> bool:
     return not file.startswith(_NOT_USERS) and (below == file or below.startswith(_INSTALLED))
 
 
+def _has_text(file: str) -> bool:
+    """Say whether a frame's file is one, or a cell of a notebook (:mod:`dtrain.host.pickles`)."""
+    return os.path.isfile(file) or (file.startswith("Cell ") and file in linecache.cache)
+
+
 def place(error: BaseException) -> str:
     """Return ``(FILE, line N, in F)`` of the user's own frame that is next to the error, or ''."""
     if isinstance(error, SyntaxError) and error.filename:  # no frame is in what cannot be read
         return f"({error.filename}, line {error.lineno})"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_users(frame.filename) and os.path.isfile(frame.filename):
+        if is_users(frame.filename) and _has_text(frame.filename):
             return f"({frame.filename}, line {frame.lineno}, in {frame.name})"
     return ""
 
@@ -55,7 +60,7 @@ def line(frames: Iterable[tuple[str, int]]) -> str:
         frames: file and line of each, the outermost first.
     """
     for file, number in reversed(list(frames)):
-        if is_users(file) and os.path.isfile(file):
+        if is_users(file) and _has_text(file):
             code = linecache.getline(file, number).strip()
             near = os.path.relpath(file)
             return f"{file if near.startswith('..') else near}:{number}: {code}"

@@ -88,8 +88,8 @@ def _digest(place: Path) -> str:
     return found.hexdigest()[:16]
 
 
-#: How their names begin: what the user trusts and allows, and secrets that were typed.
-_OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
+#: How their names begin: what the user trusts, has passed and allows, and secrets that were typed.
+_OWN = ("DTRAIN_TRUST", "DTRAIN_GIVEN", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
 _REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
 
 
