@@ -27,7 +27,6 @@ from dtrain.config import help as key_help
 from dtrain.config import other_tools, schema
 from dtrain.config.fields import typed
 from dtrain.config.help import Help
-from dtrain.config.schema import rules
 from dtrain.controller.commands import help
 from dtrain.controller.sweep import options as searches
 from dtrain.host.frameworks import FRAMEWORKS
@@ -114,7 +113,7 @@ def backends() -> str:
                 ["key", "value", "why"],
                 [
                     [f"`{key}`", f"`{value}`", why]
-                    for key, (value, why) in rules.UNREAD[name].items()
+                    for key, (value, why) in schema.UNREAD[name].items()
                 ],
             ),
         )

@@ -79,10 +79,16 @@ class Group(BaseModel):
     #: Of its fields that have none of their own.
     group_scope: ClassVar[Scope | None] = None
 
-    def __init_subclass__(cls, scope: Scope | str | None = None, **options: Any):
+    def __init_subclass__(
+        cls, scope: Scope | str | None = None, target: str | None = None, **options: Any
+    ):
+        """Take the scope of the fields, and what a node of this group calls, from the head."""
         super().__init_subclass__(**options)
         if scope is not None:
             cls.group_scope = Scope(scope) if isinstance(scope, str) else scope
+        if target is not None:
+            cls.__annotations__ = {"target_": Target, **cls.__annotations__}
+            cls.target_ = target  # type: ignore[attr-defined] # of those that have one
 
     if TYPE_CHECKING:  # of the tree
 
@@ -243,8 +249,9 @@ Regex = Annotated[str, Form("a regular expression", regex_problem, "'^block_'")]
 Patterns = Annotated[list[Regex], items(0, 1000)]
 _NODE = Form("a node with _target_", node_problem, "{_target_: MODULE.NAME}")
 Node = Annotated[Plain, _NODE]
+#: Of ``target_``, which is required where a group has no function of its own.
 Target = Annotated[
-    str,
+    str, Field(alias="_target_"),
     matching("the dotted name of a function or class", r"[^\W\d]\w*(\.[^\W\d]\w*)*",
              "is not the dotted name of a function or class", CHARACTERS),
 ]  # fmt: skip
@@ -271,11 +278,6 @@ def _file_name(value: Plain) -> str | None:
 FileName = Annotated[
     str, Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
 ]
-
-
-def target(default: str | None = None) -> Any:
-    """Return the field ``_target_``: required where a group has no function of its own."""
-    return Field(alias="_target_") if default is None else Field(default, alias="_target_")
 
 
 def _elements(shape: list[int]) -> list[int]:
