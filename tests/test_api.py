@@ -25,7 +25,7 @@ from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import NoSource, Place, placed, text_of
 from dtrain.compare.load_folders import public
-from dtrain.config import given, trust
+from dtrain.config import private, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import python_path
 from dtrain.run.folder import FORMAT, RunDir
@@ -130,7 +130,7 @@ def script(tmp_path: Path) -> Iterator[types.SimpleNamespace]:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave nothing trusted that a test has given."""
-    for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+    for name in (python_path.TRUST, python_path.GIVEN, private.RESERVED):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -148,7 +148,7 @@ def here(
             *(options.get(name) for name in ("given", "reserved")),
         )
         with pytest.MonkeyPatch.context() as patch:
-            for name in (python_path.TRUST, python_path.GIVEN, given.RESERVED):
+            for name in (python_path.TRUST, python_path.GIVEN, private.RESERVED):
                 patch.setenv(name, changes.get(name, ""))
             patch.setattr(sys, "argv", ["dtrain", *arguments])
             capfd.readouterr()
@@ -247,7 +247,7 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 
 
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
-    folder = tmp_path / given.FOLDER
+    folder = tmp_path / private.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
     found = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
@@ -354,7 +354,7 @@ def test_a_module_that_a_pickle_imports_is_found_and_trusted(
     (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
     monkeypatch.syspath_prepend(tmp_path / "more")
     neighbour = importlib.import_module("neighbour")
-    objects = Objects(tmp_path / given.FOLDER, lambda sentence: None)
+    objects = Objects(tmp_path / private.FOLDER, lambda sentence: None)
     objects.target(lambda: neighbour.width, "model")
     assert "neighbour" in objects.trusted
     assert objects.paths == [str(tmp_path / "more")]
@@ -372,20 +372,20 @@ def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(
 def test_a_module_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
     text = b"def f():\n    return 1\n"
     name = python_path.given_name(text)
-    folder = tmp_path / given.FOLDER
+    folder = tmp_path / private.FOLDER
     folder.mkdir()
     (folder / f"{name}.py").write_bytes(text)
     overrides = [f"model._target_={name}.f"]
-    given.offer(tmp_path, overrides, own=False)
+    private.offer_given(tmp_path, overrides, own=False)
     assert name not in python_path.trusted()
-    given.offer(tmp_path, overrides, own=True)
+    private.offer_given(tmp_path, overrides, own=True)
     assert name in python_path.trusted()
     python_path.offer()
     (folder / f"{name}.py").write_bytes(text.replace(b"1", b"2"))
     with pytest.raises(ImportError, match="was changed since it was given"):
         __import__(name)
     with pytest.raises(DamagedFile, match="was changed since it was given"):
-        given.offer(tmp_path, overrides, own=True)
+        private.offer_given(tmp_path, overrides, own=True)
 
 
 def examples() -> tuple[np.ndarray, np.ndarray]:
@@ -512,10 +512,12 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path
-    assert list((other.path / given.FOLDER).glob("given_*.py"))
+    assert list((other.path / private.FOLDER).glob("given_*.py"))
     before = dict(os.environ)
     with local_model._trusting(RunDir(run.path), ["mine"]):
-        assert "mine" in python_path.trusted() and python_path.find_given(given.names([text])[0])
+        assert "mine" in python_path.trusted() and python_path.find_given(
+            private.given_modules([text])[0]
+        )
     assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
     trust.begin([], None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import kinds, targets, trust
+from dtrain.config import targets, trust
 from dtrain.errors import UsageError
 
 
@@ -18,11 +18,11 @@ from dtrain.errors import UsageError
         ("trainer.loss.out", False, ["keras.losses.*", "torch.nn.*Loss, torch.nn.functional.*"]),
         ("model.x", False, []), ("", False, []), ("hydra.callbacks.x", False, []),
         ("trainer", False, []), ("strategy.plan", True, ["dtrain.task.strategies.plans.*"]),
-        ("model.layers[0]", True, [kind.accepted for kind in kinds.ARGUMENTS]),
+        ("model.layers[0]", True, [kind.accepted for kind in trust.ARGUMENTS]),
     ],
 )  # fmt: skip
 def test_places(key: str, argument: bool, accepted: list[str]) -> None:
-    assert [kind.accepted for kind in kinds.at(key, argument)] == accepted
+    assert [kind.accepted for kind in trust.at(key, argument)] == accepted
 
 
 def located(name: str) -> bool:

@@ -13,7 +13,7 @@ from dtrain.api import command, keywords, objects, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
-from dtrain.config.given import FOLDER
+from dtrain.config.private import FOLDER
 from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values

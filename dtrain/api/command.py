@@ -26,7 +26,7 @@ from typing import IO, Any
 from dtrain import errors
 from dtrain.api.objects import PLACES
 from dtrain.api.source import placed
-from dtrain.config.given import RESERVED
+from dtrain.config.private import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
 from dtrain.files.fields import Json, Values
 from dtrain.host import python_path

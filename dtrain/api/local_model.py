@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dtrain.config import given, private, tree, trust
+from dtrain.config import private, tree, trust
 from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
@@ -73,14 +73,14 @@ def load_model(
 @contextlib.contextmanager
 def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
     """Trust the code that the user has given to this run, inside the block."""
-    names = (python_path.TRUST, python_path.GIVEN, trust.NAMED)
+    names = (python_path.TRUST, python_path.GIVEN)
     before = {name: os.environ.get(name) for name in names}
     try:
         os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
         command = read_command(rundir) or {}
         with trust.begun():
             own = private.grant_own(command)
-            given.offer(rundir.path, command.get("overrides", []), own)
+            private.offer_given(rundir.path, command.get("overrides", []), own)
             yield
     finally:
         for name, value in before.items():

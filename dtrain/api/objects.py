@@ -22,7 +22,7 @@ import numpy as np
 
 from dtrain.api import keywords
 from dtrain.api.source import NoSource, Place, arguments_of, is_importable, text_of
-from dtrain.config.kinds import KNOWN
+from dtrain.config.trust import KNOWN
 from dtrain.data import nest
 from dtrain.data.example import Example
 from dtrain.data.nest import Ragged

@@ -14,7 +14,7 @@ from dtrain.api import command, keywords, objects
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import arguments_of, placed
-from dtrain.config.given import FOLDER
+from dtrain.config.private import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values

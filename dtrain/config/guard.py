@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, private, schema, tree, trust
+from dtrain.config import command_line, private, schema, tree, trust
 from dtrain.config.overrides import CONFIG_NAME, of_sources, parse
 from dtrain.errors import UsageError, refuse
 
@@ -160,7 +160,7 @@ def run_folder() -> tuple[str, bool]:
     """
     settings = HydraConfig.get()
     chosen = is_chosen(HydraConfig.instance().cfg, "run")
-    reserved = None if chosen else given.reserved()
+    reserved = None if chosen else private.reserved()
     return (str(settings.run.dir), chosen) if reserved is None else (str(reserved), True)
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, other_tools, trust
-from dtrain.config.kinds import KNOWN
+from dtrain.config import other_tools, trust
 from dtrain.config.node import nodes
 from dtrain.config.targets import bind, check_kinds, signature_of
+from dtrain.config.trust import KNOWN
 from dtrain.data.options import divided
 from dtrain.errors import nearest, refuse
 from dtrain.host.packages import version
@@ -123,7 +123,7 @@ def check_arguments(config: Mapping[str, Any]) -> None:
         UsageError: naming the key, with the nearest name or argument.
     """
     for key, node, inner in nodes(config, ""):
-        if kinds.takes_own(key):
+        if trust.takes_own(key):
             function = trust.locate(node["_target_"], f"{key}._target_", inner)
             _check_arguments(key, node, function)
 

@@ -26,21 +26,29 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 
 from dtrain import secrets
-from dtrain.config import given, trust
+from dtrain.config import trust
 from dtrain.config.overrides import key_of, parse
-from dtrain.errors import UsageError, refuse
-from dtrain.files import writing
+from dtrain.errors import DamagedFile, UsageError, refuse
+from dtrain.files import reading, writing
+from dtrain.host import python_path
 
 #: Names of variables, with commas between them, that a configuration from elsewhere may read.
 ENV = "DTRAIN_ENV"
 #: Variables that hold what was typed: this, and the key. They exist for configurations alone.
 PREFIX = "DTRAIN_SECRET_"
+#: Folder in a run folder of what a caller of the Python API has given to it.
+FOLDER = "given"
+#: The folder of the run, or of the sweep, that a caller has made for this command.
+RESERVED = "DTRAIN_RESERVED"
+#: Bytes of a module.
+LARGEST = 32_000_000
 MOST = 1000  # overrides of a command that a folder holds
 #: Overrides that say where a new folder goes.
 _FOLDERS = ("output_dir", "hydra.run.dir", "hydra.sweep.dir")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*['\"]?(\w+)['\"]?\s*(,?)")
 #: A reference that can be replaced in an override, and a value that needs no quotes there.
 _SIMPLE, _UNQUOTED = re.compile(r"\$\{oc\.env:(\w+)\}"), re.compile(r"[\w./+-]+")
+_GIVEN = re.compile(r"\bgiven_[0-9a-f]{32}\b")
 _SHORTEST = 4  # of a secret that is looked for in values which other values are part of
 _NO_DEFAULT = object()
 
@@ -74,7 +82,7 @@ def accept(key: str, folder: str, command: Any, words: Iterable[str]) -> tuple[l
                accepted=f"a folder as dtrain wrote it, with up to {MOST:,} overrides",
                hint=f"{key}=outputs/DATE/TIME_NAME")  # fmt: skip
     own = grant_own(command)
-    given.offer(Path(folder), overrides, own)
+    offer_given(Path(folder), overrides, own)
     if not own:
         trust.command().doubt(words)
         if key == "fork":  # where its own new folder goes is the user's to say
@@ -161,6 +169,67 @@ def signature(value: Any) -> str | None:
         return None
     text = json.dumps(value, sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest() if len(key) == 32 else None
+
+
+# -- what a caller of the Python API gives: arrays, and modules of functions that he alone has ----
+#
+# The name of such a module is the digest of its text: where the overrides that name it are the
+# user's own, its text is, too, and it is trusted for this run alone.
+
+
+def reserved() -> Path | None:
+    """Return the folder that a caller has made for the run, or the sweep, of this command."""
+    found = os.environ.get(RESERVED)
+    return Path(found).absolute() if found else None
+
+
+def is_reserved(path: Path) -> bool:
+    """Say whether nothing is in the folder at ``path`` but what a caller has given."""
+    return reserved() == path.absolute() and set(os.listdir(path)) <= {FOLDER}
+
+
+def given_modules(overrides: Iterable[str]) -> list[str]:
+    """Return the modules that overrides name, each once."""
+    return list(dict.fromkeys(name for text in overrides for name in _GIVEN.findall(text)))
+
+
+def offer_given(run: Path, overrides: Iterable[str], own: bool) -> None:
+    """Find the modules that overrides name in a run folder, and trust them where they may be.
+
+    Args:
+        run: the folder of a run or a sweep, or a checkpoint of a run.
+        overrides: of the command that began it.
+        own: its signature is the user's. The modules of another are trusted by ``DTRAIN_TRUST``.
+
+    Raises:
+        DamagedFile: a module was changed since it was given.
+        OSError: one cannot be read.
+    """
+    if run.parent.name == "checkpoints":
+        run = run.parent.parent
+    folder = run.absolute() / FOLDER
+    found = [name for name in given_modules(overrides) if (folder / f"{name}.py").exists()]
+    for name in found:
+        path = folder / f"{name}.py"
+        if python_path.given_name(reading.read_bytes(path, LARGEST)) != name:
+            raise DamagedFile(path, "was changed since it was given")
+    if found:
+        python_path.offer_given(str(folder), found if own else ())
+
+
+def keep_given(run: Path, overrides: Iterable[str]) -> None:
+    """Copy the modules that overrides name into the folder of a run, where they are not there yet.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for name in given_modules(overrides):
+        target = run / FOLDER / f"{name}.py"
+        source = python_path.find_given(name)
+        if source is None or target.exists():
+            continue
+        target.parent.mkdir(exist_ok=True)
+        writing.write_bytes(target, reading.read_bytes(Path(source), LARGEST), lasting=True)
 
 
 # -- variables of the environment

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from dtrain.config import kinds, other_tools, schema
+from dtrain.config import other_tools, schema, trust
 from dtrain.config.help import keys, values_of
 from dtrain.config.other_tools import Advice
 from dtrain.errors import nearest
@@ -187,7 +187,7 @@ def of_preset(path: str) -> Advice:
 
 def _callbacks(value: str) -> str | None:
     """Return callbacks that were given by names alone, ``[A,B]`` or one, as nodes."""
-    of_keras = {each.lower().replace("_", ""): each for each in kinds.CALLBACKS}
+    of_keras = {each.lower().replace("_", ""): each for each in trust.CALLBACKS}
     nodes = []
     for name in re.split(r"[\[\],'\" ]+", value.strip("[]'\" ")):
         ours = of_keras.get(name.rpartition(".")[2].lower().replace("_", ""))

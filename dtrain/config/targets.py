@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dtrain.config import trust
-from dtrain.config.kinds import KNOWN
+from dtrain.config.trust import KNOWN
 from dtrain.errors import DtrainError, UsageError, nearest, refuse
 
 

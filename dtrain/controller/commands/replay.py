@@ -24,7 +24,6 @@ from pathlib import Path
 import dtrain
 from dtrain import errors
 from dtrain.compare import bits
-from dtrain.config import given as given_modules
 from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
@@ -124,7 +123,7 @@ def read(typed: str) -> State:
             hint="git init there, and a first commit, before the next run",
         )
     private.accept("RUN", typed, command, [])  # no option of the command line is among them
-    given_modules.offer(rundir.path, overrides, True)
+    private.offer_given(rundir.path, overrides, True)
     return state
 
 
