@@ -24,7 +24,7 @@ import yaml
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
 from dtrain.config import help as key_help
-from dtrain.config import other_tools, schema
+from dtrain.config import schema, suggest
 from dtrain.config.fields import typed
 from dtrain.config.help import Help
 from dtrain.controller.commands import help
@@ -141,12 +141,12 @@ def names() -> str:
     """Return the page about other tools, with the tables of their names at its end."""
     written = (DOCS / "coming-from.md").read_text(encoding="utf-8").partition(NAMES)[0]
     parts = [written + NAMES, ABOUT_NAMES]
-    for tool, rows in other_tools.tools().items():
+    for tool, rows in suggest.tools().items():
         lines = [f"| `{theirs}` | {_ours(way, ours)} |"
                  for theirs, row in rows.items() for way, ours in row.items()]  # fmt: skip
         parts += [f"### {tool}\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
     lines = [f"| `{theirs}` | {_ours(way, f'python -m dtrain {ours}'.strip())} |"
-             for theirs, row in other_tools.tables()["command"].items()
+             for theirs, row in suggest.tables()["command"].items()
              for way, ours in row.items()]  # fmt: skip
     parts += ["### Commands\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
     return "\n".join(parts)

@@ -15,11 +15,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import command_line, guard, other_tools, preset_files, schema, suggest
+from dtrain.config import command_line, guard, schema, suggest
 from dtrain.config.help import help_of, keys
-from dtrain.config.other_tools import Advice
 from dtrain.config.overrides import parse
 from dtrain.config.search_space import number
+from dtrain.config.suggest import Advice
 from dtrain.errors import DtrainError, nearest, refuse
 
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
@@ -45,7 +45,7 @@ def check(arguments: list[str]) -> None:
         return
     command_line.check(options.overrides)
     overrides = [single for word in options.overrides for single in _singles(word)]
-    preset_files.check(options.config_dir, overrides)
+    guard.check_presets(options.config_dir, overrides)
     if any(each.key_or_group == "hydra.searchpath" for each in overrides):
         return  # options are in packages and folders, too, that Hydra looks into
     groups = _groups(guard.loader(options.config_dir))
@@ -106,7 +106,7 @@ def _singles(word: str) -> Iterator[Override]:
         advice = advice or {"hint": f"'{key}=\"VALUE\"', in quotes"}
         if value[:1] in ("[", "{"):
             advice = {"hint": f"the whole in quotes, which the shell takes: '{key}={value[0]}...'"}
-        elif (row := other_tools.tables()["function"].get(function)) is not None:
+        elif (row := suggest.tables()["function"].get(function)) is not None:
             ours = row["typed"].replace("VALUES", inner.rstrip(")"))
             advice = {"typed": f"-m hydra/sweeper=random {suggest.quoted(key, ours)}"}
         refuse(key, "cannot be read", value, accepted="KEY=VALUE in Hydra's grammar", **advice)
@@ -170,7 +170,7 @@ def _check_left_out(override: Override) -> None:
     schema.refuse_left_out({**schema.GROUPS, group: None})
     if group in keys():
         default = help_of(group).default
-        advice = other_tools.rows().get(f"{group}=null")
+        advice = suggest.rows().get(f"{group}=null")
         refuse(f"~{group}", "cannot be left out", accepted=f"{group}=VALUE",
                **(advice or {"typed": f"{group}={default}"}))  # fmt: skip
 
@@ -205,7 +205,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
     elif name not in (names := sorted(str(each) for each in node)):
         others = [each for each in names if each != "_target_"]
         advice = suggest.meant(key, value, others)
-        if _is_open(node, parent) and key not in other_tools.rows() and not nearest(name, others):
+        if _is_open(node, parent) and key not in suggest.rows() and not nearest(name, others):
             advice = {"typed": f"+{suggest.quoted(key, value)}"}
         help_of_it = f"{_HELP['typed']} {parent if parent in schema.sections() else ''}".strip()
         refuse(key, "there is no such key", value, accepted=", ".join(names),

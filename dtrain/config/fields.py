@@ -24,7 +24,7 @@ from typing import (
     get_origin,
 )  # fmt: skip
 
-from annotated_types import Interval, MaxLen, MinLen
+from annotated_types import Interval, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -155,22 +155,9 @@ class Form:
         return value
 
 
-def range_problem(
-    value: Plain, low: float, high: float, *, above: bool = False, whole: bool = False
-) -> str | None:
-    """Say why ``value`` is no number of a range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return "is not a number"
-    if value < low or (above and value == low):
-        return f"must be {'above' if above else 'at least'} {bound(low)}"
-    if value > high:
-        return f"must be at most {bound(high)}"
-    return "is not a whole number" if whole and not isinstance(value, int) else None
-
-
-def items(least: int, most: int) -> Any:
+def items(least: int, most: int) -> Len:
     """Return how many items a list may have."""
-    return Field(min_length=least, max_length=most)
+    return Len(least, most)
 
 
 # -- forms that several groups use --------------------------------------------------------------
@@ -221,23 +208,19 @@ def node_problem(value: Plain) -> str | None:
     return None if "_target_" in value else "has no _target_"
 
 
-def mapping_problem(
-    value: Plain, why: Callable[[Any], str | None], places: bool = False
-) -> str | None:
+def mapping_problem(value: Plain, why: Callable[[Any], str | None]) -> str | None:
     """Say why ``value`` is no mapping from names; null is of an output that has none.
 
     Args:
         value: anything.
         why: says why a value of it is none.
-        places: numbers stand for names where there are none.
     """
     if not isinstance(value, dict):
         return "is no mapping"
     if not value:
         return "is empty"
     for name, each in value.items():
-        problem = None if places and type(name) is int else line_problem(name)
-        problem = problem or (None if each is None else why(each))
+        problem = line_problem(name) or (None if each is None else why(each))
         if problem is not None:
             return f"{short(name)}: {short(each)} {problem}"
     return None
@@ -313,18 +296,13 @@ def accepted(annotation: Plain, marks: tuple[object, ...] = ()) -> str:
     if origin is Literal:
         return ", ".join(map(str, arguments))
     if origin is list:
-        least, most = _bounds(marks, MinLen, "min_length"), _bounds(marks, MaxLen, "max_length")
-        number = (
-            ""
-            if most is None
-            else f" of {least or 0} to {most}"
-            if least != most
-            else f" of {most}"
-        )
+        size = next((each for each in marks if isinstance(each, Len)), None)
+        number = "" if size is None else f" of {size.min_length} to {size.max_length}"
+        if size is not None and size.min_length == size.max_length:
+            number = f" of {size.max_length}"
         return f"a list{number}, each {accepted(*arguments)}"
     if isinstance(annotation, type) and issubclass(annotation, Group):
-        keys = (key_of(name, field) for name, field in annotation.model_fields.items())
-        return f"a mapping with {', '.join(keys)}"
+        return f"a mapping with {', '.join(keyed(annotation))}"
     span = next((each for each in marks if isinstance(each, Interval)), None)
     words = _WORDS.get(annotation, "a value")
     return words if span is None else f"{words} {bounds(span)}"
@@ -338,17 +316,14 @@ def bounds(span: Interval) -> str:
     return f"{above}{bound(low)} {'up to but not' if span.lt is not None else 'to'} {bound(high)}"
 
 
-def _bounds(marks: tuple[object, ...], kind: type, name: str) -> int | None:
-    for mark in marks:
-        for each in getattr(mark, "metadata", [mark]):
-            if isinstance(each, kind):
-                return getattr(each, name)
-    return None
-
-
 def key_of(name: str, field: FieldInfo) -> str:
     """Return the name of a field as it is typed."""
     return str(field.alias or name)
+
+
+def keyed(kind: type[Group]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by their names as they are typed."""
+    return {key_of(name, field): field for name, field in kind.model_fields.items()}
 
 
 def typed(value: Plain) -> str:

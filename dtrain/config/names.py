@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import other_tools, trust
+from dtrain.config import trust
 from dtrain.config.node import nodes
 from dtrain.config.targets import bind, check_kinds, signature_of
 from dtrain.config.trust import KNOWN
@@ -105,8 +105,10 @@ def _check_text(name: str, value: str) -> None:
     names = {*_public("keras")[f"keras.{module}.get"], *more}
     if value in names or not _is_of_this_version("keras"):
         return
+    from dtrain.config import suggest  # with pydantic: a task that refuses nothing does without
+
     near = nearest(value, sorted(each for each in names if each == each.lower()))
-    advice = other_tools.rows().get(f"{key}={value.lower()}")
+    advice = suggest.rows().get(f"{key}={value.lower()}")
     typed = near and (f"{key}={near}" if name == "loss" else f"'{key}=[{near}]'")
     refuse(key, f"is no {what} that Keras knows", value,
            accepted=f"names of keras.{module}, or nodes with _target_",

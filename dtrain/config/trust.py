@@ -161,10 +161,12 @@ class Command(python_path.Granted):
         names: dotted ones, those of functions and classes among them.
         read: variables that the configuration has read, with their values.
         typed: keys of the overrides; None where all are the user's own.
+        handed: what may be called because the command that started this process has allowed it.
     """
 
     def __init__(self, words: Iterable[str] = (), config_dir: str | None = None):
         super().__init__()
+        self.handed = frozenset(self.called)
         self.variables: set[str] = set()
         self.names: set[str] = set()
         self.read: dict[str, str] = {}
@@ -248,7 +250,7 @@ def is_named(target: str, key: str) -> bool:
     """
     current, parts = command(), re.split(r"[.\[]", key)
     owned = any(current.owns(".".join(parts[:n])) for n in range(1, len(parts) + 1))
-    named = target in current.called or (owned and target in current.names)
+    named = target in current.handed or (owned and target in current.names)
     if not named or not (_is_own(target) or is_installed(target)):
         return False
     current.called.add(target)

@@ -17,7 +17,7 @@ from pydantic import model_validator
 
 import dtrain
 from dtrain.config import fields as f
-from dtrain.config.fields import Group, Plain, Scope, key_of, scope
+from dtrain.config.fields import Group, Plain, Scope, scope
 from dtrain.config.node import nodes
 from dtrain.config.overrides import parse
 from dtrain.config.schema import datasets, launchers, models, running, strategies
@@ -405,9 +405,9 @@ def refuse_left_out(choices: Mapping[str, str | None]) -> None:
 def defaults(kind: type[Group]) -> dict[str, Plain]:
     """Return the default of each key of a model, ``???`` where the user has to give a value."""
     return {
-        key_of(name, field): MISSING if field.is_required()
+        name: MISSING if field.is_required()
         else defaults(type(field.default)) if isinstance(field.default, Group) else field.default
-        for name, field in kind.model_fields.items()
+        for name, field in f.keyed(kind).items()
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The keys of what is trained, on what devices, from which weights, and what is kept of it."""
 
+import math
 import re
 from typing import Annotated, Literal, Self
 
@@ -53,9 +54,11 @@ def _metrics_of(value: f.Plain) -> str | None:
 
 def _duration(value: f.Plain) -> str | None:
     duration = seconds(value)
-    if duration is None:
+    if duration is None or math.isnan(duration):
         return "is no length of time"
-    return f.range_problem(duration, 0, f.YEAR, above=True)
+    if duration <= 0:
+        return "must be above 0"
+    return None if duration <= f.YEAR else f"must be at most {f.YEAR}"
 
 
 Loss = Annotated[

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from dtrain import errors
-from dtrain.config import other_tools, suggest
+from dtrain.config import suggest
 from dtrain.controller import latest
 from dtrain.errors import DtrainError, UsageError, nearest
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
-            row = other_tools.tables().get(f"option of {command}", {}).get(name, {})
+            row = suggest.tables().get(f"option of {command}", {}).get(name, {})
             own = [option for action in self._actions for option in action.option_strings]
             advice = {"hint": f"{row['typed']}={value}"} if "typed" in row else row
             if not advice and (near := nearest(f"--{unknown[2]}", own)) is not None:
