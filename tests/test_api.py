@@ -130,7 +130,7 @@ def script(tmp_path: Path) -> Iterator[types.SimpleNamespace]:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave nothing trusted that a test has given."""
-    for name in (python_path.TRUST, python_path.GIVEN, private.RESERVED):
+    for name in (python_path.TRUST, python_path.GIVEN, python_path.RESERVED):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -148,7 +148,7 @@ def here(
             *(options.get(name) for name in ("given", "reserved")),
         )
         with pytest.MonkeyPatch.context() as patch:
-            for name in (python_path.TRUST, python_path.GIVEN, private.RESERVED):
+            for name in (python_path.TRUST, python_path.GIVEN, python_path.RESERVED):
                 patch.setenv(name, changes.get(name, ""))
             patch.setattr(sys, "argv", ["dtrain", *arguments])
             capfd.readouterr()
@@ -247,7 +247,7 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 
 
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
-    folder = tmp_path / private.FOLDER
+    folder = tmp_path / python_path.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
     found = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
@@ -354,7 +354,7 @@ def test_a_module_that_a_pickle_imports_is_found_and_trusted(
     (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
     monkeypatch.syspath_prepend(tmp_path / "more")
     neighbour = importlib.import_module("neighbour")
-    objects = Objects(tmp_path / private.FOLDER, lambda sentence: None)
+    objects = Objects(tmp_path / python_path.FOLDER, lambda sentence: None)
     objects.target(lambda: neighbour.width, "model")
     assert "neighbour" in objects.trusted
     assert objects.paths == [str(tmp_path / "more")]
@@ -372,7 +372,7 @@ def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(
 def test_a_module_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
     text = b"def f():\n    return 1\n"
     name = python_path.given_name(text)
-    folder = tmp_path / private.FOLDER
+    folder = tmp_path / python_path.FOLDER
     folder.mkdir()
     (folder / f"{name}.py").write_bytes(text)
     overrides = [f"model._target_={name}.f"]
@@ -512,7 +512,7 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path
-    assert list((other.path / private.FOLDER).glob("given_*.py"))
+    assert list((other.path / python_path.FOLDER).glob("given_*.py"))
     before = dict(os.environ)
     with local_model._trusting(RunDir(run.path), ["mine"]):
         assert "mine" in python_path.trusted() and python_path.find_given(

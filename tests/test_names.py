@@ -11,7 +11,7 @@ import pytest
 
 
 def test_names_of_keras_are_looked_up() -> None:
-    from dtrain.config import names
+    from dtrain.config import targets
     from dtrain.errors import UsageError
 
     def trainer(**values: Any) -> Any:
@@ -27,7 +27,7 @@ def test_names_of_keras_are_looked_up() -> None:
         trainer(loss={"a": "mse", "b": None}, metrics={"a": ["mae"], "b": None}),
         trainer(loss={"_target_": "mine.loss"}, metrics=["f1"]),  # which may register it
     ):
-        names.check(right)
+        targets.check_names(right)
     for wrong, problem in (
         ({"optimizer": {"_target_": "keras.optimizers.Adem"}}, r"'Adem' does not exist.*\.Adam"),
         ({"x": [{"_target_": "keras.metrics.F1Scor"}]}, r"'F1Scor' does not.*keras\.metrics\.F1S"),
@@ -38,21 +38,21 @@ def test_names_of_keras_are_looked_up() -> None:
         (trainer(loss=["mse", "torch.os.system"]), r"trainer\.loss\._target_=torch\.os\.system: "),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=problem):
-            names.check(wrong)
+            targets.check_names(wrong)
 
 
 @pytest.mark.task
 def test_the_lists_have_the_public_names_of_the_installed_packages() -> None:
     """``python -m tests.public_names`` writes them anew."""
-    from dtrain.config import names
+    from dtrain.config import targets
     from tests import public_names
 
     for package in public_names.MODULES:
-        assert (names.FOLDER / f"{package}.txt").read_text() == public_names.text(package)
+        assert (targets.FOLDER / f"{package}.txt").read_text() == public_names.text(package)
 
 
 def test_a_list_of_another_version_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.config import names
+    from dtrain.config import targets
     from dtrain.errors import UsageError
 
     wrong: list[Any] = [
@@ -60,10 +60,10 @@ def test_a_list_of_another_version_decides_nothing(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
     for config in wrong:
         with pytest.raises(UsageError, match="type: "):
-            names.check(config)
-    monkeypatch.setattr(names, "_is_of_this_version", lambda package: False)
+            targets.check_names(config)
+    monkeypatch.setattr(targets, "_is_of_this_version", lambda package: False)
     for config in wrong:
-        names.check(config)
+        targets.check_names(config)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ CASES = [
 
 @pytest.mark.task
 def test_arguments(tmp_path: Path) -> None:
-    from dtrain.config import names
+    from dtrain.config import targets
     from dtrain.errors import UsageError
 
     for name, text in (("helper", HELPER), ("mine", ARGUMENTS)):
@@ -200,10 +200,10 @@ def test_arguments(tmp_path: Path) -> None:
     os.chdir(tmp_path)
     for what, said in CASES:
         if not said:
-            names.check_arguments(wrong(what))
+            targets.check_arguments(wrong(what))
             continue
         with pytest.raises(UsageError, match=said):
-            names.check_arguments(wrong(what))
+            targets.check_arguments(wrong(what))
 
 
 def test_what_a_dry_run_refuses_is_refused_without_tensorflow(dtrain: Any) -> None:

@@ -13,10 +13,10 @@ from dtrain.api import command, keywords, objects, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
-from dtrain.config.private import FOLDER
 from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
+from dtrain.host.python_path import FOLDER
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import CLASS, INDEX, Store, read
 

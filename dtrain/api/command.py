@@ -26,10 +26,10 @@ from typing import IO, Any
 from dtrain import errors
 from dtrain.api.objects import PLACES
 from dtrain.api.source import placed
-from dtrain.config.private import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
 from dtrain.files.fields import Json, Values
 from dtrain.host import python_path
+from dtrain.host.python_path import RESERVED
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 

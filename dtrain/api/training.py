@@ -14,10 +14,10 @@ from dtrain.api import command, keywords, objects
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import arguments_of, placed
-from dtrain.config.private import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
+from dtrain.host.python_path import FOLDER
 from dtrain.run.folder import RunDir
 
 #: Keywords that may be objects, and not only values.

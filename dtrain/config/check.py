@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from dtrain.config import names, private, schema, suggest, targets, tree, trust
+from dtrain.config import private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, bound, keyed, typed
 from dtrain.config.schema.running import TRAIN
 from dtrain.config.suggest import Advice
@@ -90,7 +90,7 @@ def settle(composed: DictConfig) -> tree.Config:
     check(composed)
     plain = targets.plain(composed)
     trust.check(plain)
-    names.check(plain)
+    targets.check_names(plain)
     config = tree.typed(composed)
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))

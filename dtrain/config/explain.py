@@ -44,7 +44,7 @@ def check(arguments: list[str]) -> None:
     if options.shell_completion:
         return
     command_line.check(options.overrides)
-    overrides = [single for word in options.overrides for single in _singles(word)]
+    overrides = _overrides(options.overrides)
     guard.check_presets(options.config_dir, overrides)
     if any(each.key_or_group == "hydra.searchpath" for each in overrides):
         return  # options are in packages and folders, too, that Hydra looks into
@@ -66,8 +66,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     options = command_line.parsed(arguments)
     loader = guard.loader(options.config_dir)
     try:
-        overrides = [single for word in options.overrides for single in _singles(word)]
-        groups = _groups(loader)
+        overrides, groups = _overrides(options.overrides), _groups(loader)
         chosen = [each.input_line or "" for each in overrides if each.key_or_group in groups]
         try:
             tree = loader.load_configuration("config", chosen, RunMode.RUN)
@@ -89,6 +88,10 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     return _of_file(error)
 
 
+def _overrides(words: Iterable[str]) -> list[Override]:
+    return [single for word in words for single in _singles(word)]
+
+
 def _singles(word: str) -> Iterator[Override]:
     """Yield an override, for each of its values where it has several.
 
@@ -102,8 +105,7 @@ def _singles(word: str) -> Iterator[Override]:
         key, value = f"{typed.sign}{typed.name}", typed.value or ""
         function, _, inner = value.partition("(")
         name = key.strip("\u2014\u2013")  # dashes, which editors of text make of "--"
-        advice = suggest.known(name, value)
-        advice = advice or {"hint": f"'{key}=\"VALUE\"', in quotes"}
+        advice = suggest.known(name, value) or {"hint": f"'{key}=\"VALUE\"', in quotes"}
         if value[:1] in ("[", "{"):
             advice = {"hint": f"the whole in quotes, which the shell takes: '{key}={value[0]}...'"}
         elif (row := suggest.tables()["function"].get(function)) is not None:
@@ -169,10 +171,9 @@ def _check_left_out(override: Override) -> None:
     group = override.key_or_group
     schema.refuse_left_out({**schema.GROUPS, group: None})
     if group in keys():
-        default = help_of(group).default
-        advice = suggest.rows().get(f"{group}=null")
+        default = {"typed": f"{group}={help_of(group).default}"}
         refuse(f"~{group}", "cannot be left out", accepted=f"{group}=VALUE",
-               **(advice or {"typed": f"{group}={default}"}))  # fmt: skip
+               **suggest.rows().get(f"{group}=null", default))  # fmt: skip
 
 
 def _refuse_option(group: str, option: str, options: list[str]) -> None:
@@ -182,8 +183,8 @@ def _refuse_option(group: str, option: str, options: list[str]) -> None:
     else:
         advice = suggest.corrected(group, option)
         near = None if advice else nearest(option, options)
-    near = near or (options[0] if len(options) == 1 else None)
-    advice = {"typed": f"{group}={near}"} if near else advice
+    if near is not None or len(options) == 1:
+        advice = {"typed": f"{group}={near or options[0]}"}
     refuse(group, "there is no such option", option, accepted=", ".join(options),
            **(advice or {"hint": "one of these"}))  # fmt: skip
 
@@ -214,8 +215,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
 
 def _is_open(node: DictConfig, group: str) -> bool:
     """Say whether a node is of a function of one's own, which may take what no file has."""
-    models = schema.SCHEMAS.get(group.replace(".", "/"), {}).values()
-    targets = [schema.target_of(kind) for kind in models]
+    targets = [schema.target_of(kind) for kind in schema.kinds(group)]
     target = str(node.get("_target_") if "_target_" in {*node} else "dtrain.")
     return target not in targets and not target.startswith(("dtrain.", "hydra_plugins."))
 

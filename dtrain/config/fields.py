@@ -11,26 +11,15 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-)  # fmt: skip
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from annotated_types import Interval, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-#: Texts, numbers, lists and mappings of them.
-Plain: TypeAlias = Any
+from dtrain.config.node import Plain as Plain
+
 #: Largest count of anything (steps, epochs, examples): what is far below the 64 bits of TensorFlow.
 MANY = 10**9
 #: Largest seed: TensorFlow takes 31 bits.
@@ -80,7 +69,7 @@ class Group(BaseModel):
     group_scope: ClassVar[Scope | None] = None
 
     def __init_subclass__(
-        cls, scope: Scope | str | None = None, target: str | None = None, **options: Any
+        cls, scope: Scope | str | None = None, target: str | None = None, **options: Plain
     ):
         """Take the scope of the fields, and what a node of this group calls, from the head."""
         super().__init_subclass__(**options)
@@ -127,7 +116,7 @@ class Form:
     """
 
     accepted: str
-    problem: Callable[[Any], str | None] | None = None
+    problem: Callable[[Plain], str | None] | None = None
     example: str | None = None
 
     def __get_pydantic_core_schema__(
@@ -208,7 +197,7 @@ def node_problem(value: Plain) -> str | None:
     return None if "_target_" in value else "has no _target_"
 
 
-def mapping_problem(value: Plain, why: Callable[[Any], str | None]) -> str | None:
+def mapping_problem(value: Plain, why: Callable[[Plain], str | None]) -> str | None:
     """Say why ``value`` is no mapping from names; null is of an output that has none.
 
     Args:
@@ -310,10 +299,9 @@ def accepted(annotation: Plain, marks: tuple[object, ...] = ()) -> str:
 
 def bounds(span: Interval) -> str:
     """Return a range in words."""
-    low: Any = span.ge if span.gt is None else span.gt
-    high: Any = span.le if span.lt is None else span.lt
-    above = "above " if span.gt is not None else "from "
-    return f"{above}{bound(low)} {'up to but not' if span.lt is not None else 'to'} {bound(high)}"
+    low = f"from {bound(span.ge)}" if span.gt is None else f"above {bound(span.gt)}"
+    high = f"to {bound(span.le)}" if span.lt is None else f"up to but not {bound(span.lt)}"
+    return f"{low} {high}"
 
 
 def key_of(name: str, field: FieldInfo) -> str:

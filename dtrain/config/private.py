@@ -31,15 +31,12 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.files import reading, writing
 from dtrain.host import python_path
+from dtrain.host.python_path import FOLDER, RESERVED
 
 #: Names of variables, with commas between them, that a configuration from elsewhere may read.
 ENV = "DTRAIN_ENV"
 #: Variables that hold what was typed: this, and the key. They exist for configurations alone.
 PREFIX = "DTRAIN_SECRET_"
-#: Folder in a run folder of what a caller of the Python API has given to it.
-FOLDER = "given"
-#: The folder of the run, or of the sweep, that a caller has made for this command.
-RESERVED = "DTRAIN_RESERVED"
 #: Bytes of a module.
 LARGEST = 32_000_000
 MOST = 1000  # overrides of a command that a folder holds

@@ -140,7 +140,6 @@ def number(override: Override) -> int:
     except (ArithmeticError, ValueError, HydraException):
         count = 0
     given = override.get_value_string()
-    given = given if len(given) <= 100 else f"{given[:99]}…"
     if count > MOST:
         raise _too_many(key, given, f"more than {MOST:,} values are")
     if count == 0:
@@ -161,15 +160,15 @@ def _dimension(override: Override) -> Dimension:
         return Choice(key, tuple(override.sweep_string_iterator()))
     found = override.value()
     assert isinstance(found, IntervalSweep) and found.start is not None and found.end is not None
-    log = "log" in found.tags
+    log, given = "log" in found.tags, f"interval({found.start:g},{found.end:g})"
     if not all(abs(bound) <= 1e300 for bound in (found.start, found.end)):  # NaN is neither
-        refuse(key, "has no end", f"interval({found.start:g},{found.end:g})",
-               accepted="two finite numbers", typed=f"'{key}=interval(0,1)'")  # fmt: skip
-    if found.start >= found.end or (log and found.start <= 0):
-        refuse(
-            key, "has no logarithms to choose from" if log else "has nothing in it",
-            f"interval({found.start:g},{found.end:g})",
-            accepted="a lower and a higher bound" + (", above 0" if log else ""),
-            typed=f"'{key}=tag(log,interval(0.001,0.1))'" if log else f"'{key}=interval(0,1)'",
-        )  # fmt: skip
+        refuse(key, "has no end", given, accepted="two finite numbers",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
+    if log and not 0 < found.start < found.end:
+        refuse(key, "has no logarithms to choose from", given,
+               accepted="a lower and a higher bound, above 0",
+               typed=f"'{key}=tag(log,interval(0.001,0.1))'")  # fmt: skip
+    if found.start >= found.end:
+        refuse(key, "has nothing in it", given, accepted="a lower and a higher bound",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
     return Interval(key, found.start, found.end, log, isinstance(found.start, int))

@@ -252,8 +252,7 @@ def keys_named(name: str) -> list[str]:
 
 def options_with(group: str, name: str) -> list[str]:
     """Return the options of a group that have a key ``name``."""
-    models = schema.SCHEMAS.get(group, {})
-    having = [f"/schema/{group}/{each}@_here_" for each, kind in models.items()
-              if name in kind.model_fields]  # fmt: skip
+    models = schema.SCHEMAS.get(group, {}).items()
+    having = [f"/{group}/{each}@_here_" for each, kind in models if name in kind.model_fields]
     paths = sorted((schema.folder("conf") / group).glob("*.yaml"))
     return [path.stem for path in paths if any(each in path.read_text() for each in having)]

@@ -166,7 +166,7 @@ class Command(python_path.Granted):
 
     def __init__(self, words: Iterable[str] = (), config_dir: str | None = None):
         super().__init__()
-        self.handed = frozenset(self.called)
+        self.handed: frozenset[str] = frozenset()
         self.variables: set[str] = set()
         self.names: set[str] = set()
         self.read: dict[str, str] = {}
@@ -203,11 +203,12 @@ def begin(words: Iterable[str] = (), config_dir: str | None = None) -> Command:
 def command() -> Command:
     """Return the command of this thread; one that names nothing where none was begun.
 
-    In a task it may call what the command has found that started it.
+    In a task it may call what the command has allowed that started it.
     """
     current = python_path.granted.get()
     if not isinstance(current, Command):
         python_path.granted.set(current := Command())
+        current.handed = frozenset(current.called)
     return current
 
 
@@ -328,18 +329,18 @@ def _allow(target: Any, key: str, argument: bool) -> tuple[Kind, ...]:
     return wanted
 
 
-def _accepted(wanted: tuple[Kind, ...]) -> str:
+def _accepted(wanted: Sequence[Kind]) -> str:
     return "; ".join(kind.accepted for kind in wanted or EVERY)
 
 
 def _of_other_kind(
-    key: str, target: str, wanted: tuple[Kind, ...], instead: str | None = None
+    key: str, target: str, wanted: Sequence[Kind], instead: str | None = None
 ) -> UsageError:
     what = " or ".join(kind.what for kind in wanted) or "public name"
     hint = f"{_trust(target)} in front of the command, if you trust what it does"
-    return UsageError(key, f"is no {what} that a configuration may name", target,
-                      accepted=_accepted(wanted),
-                      hint=f"{instead}, or {hint}" if instead else hint)  # fmt: skip
+    hint = f"{instead}, or {hint}" if instead else hint
+    problem = f"is no {what} that a configuration may name"
+    return UsageError(key, problem, target, accepted=_accepted(wanted), hint=hint)
 
 
 def _untrusted(key: str, target: str, module: str, may_be_own: bool = False) -> UsageError:
@@ -389,11 +390,8 @@ def written(target: str) -> tuple[str, str | None] | None:
 
 def is_inside(path: Any) -> bool:
     """Say whether a path, which may have fields to be filled in, stays below a folder."""
-    if not isinstance(path, str):
-        return False
-    text = _FIELD.sub("0", path)
-    parts = text.split("/")
-    return not ({"", ".", ".."}.intersection(parts) or re.search(r"[{}\\~\0]", text))
+    text = _FIELD.sub("0", path) if isinstance(path, str) else ""
+    return not {"", ".", ".."}.intersection(text.split("/")) and not re.search(r"[{}\\~\0]", text)
 
 
 def missing(key: str, target: str, position: int, names: Iterable[str]) -> UsageError:
@@ -425,11 +423,9 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
     parts = target.split(".")
     value, depth = _import_module(parts)
     if value is None:
-        refuse(
-            key, f"there is no module {parts[0]!r}", target,
-            accepted=f"a module that is installed, or a file of {os.getcwd()}",
-            hint=f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
-        )  # fmt: skip
+        refuse(key, f"there is no module {parts[0]!r}", target,
+               accepted=f"a module that is installed, or a file of {os.getcwd()}",
+               hint=f"{key}=MODULE.NAME, of a file MODULE.py in the current directory")  # fmt: skip
     trusted = parts[0] not in KNOWN or is_trusted(target)
     for position, name in enumerate(parts[depth:], depth):
         if not hasattr(value, name):
@@ -444,7 +440,7 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
         refuse(key, "cannot be called", target, accepted="a function or class", hint=f"{key}=...")
     suited = named(target, wanted)
     if not trusted and not fits(value, target, suited):
-        raise _of_other_kind(key, target, tuple(suited))
+        raise _of_other_kind(key, target, suited)
     return value
 
 

@@ -13,6 +13,7 @@ from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import addresses, reading, writing
 from dtrain.files.fields import Json
+from dtrain.host.python_path import FOLDER
 from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
 
@@ -95,7 +96,7 @@ def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
         if not left or private.is_reserved(rundir.path):
             descriptor = lock(rundir, key)
             left = os.listdir(rundir.path)
-            if set(left) <= {LOCK, private.FOLDER}:
+            if set(left) <= {LOCK, FOLDER}:
                 writing.adopt(rundir.path)
                 return rundir, descriptor
             os.close(descriptor)  # another command was here between the two looks

@@ -22,6 +22,10 @@ from types import CodeType, ModuleType
 TRUST = "DTRAIN_TRUST"
 #: Folders of modules that a caller of the Python API has given to runs.
 GIVEN = "DTRAIN_GIVEN"
+#: Folder in a run folder of what a caller of the Python API has given to it.
+FOLDER = "given"
+#: The folder of the run, or of the sweep, that a caller has made for this command.
+RESERVED = "DTRAIN_RESERVED"
 #: What the command has granted that started this process (:class:`Granted`).
 _CALLED, _OWN = "DTRAIN_TRUSTED", "DTRAIN_OWN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.

@@ -223,12 +223,10 @@ BASES: dict[str, type[Group]] = {
 
 def _of_functions(base: type[Group]) -> dict[str, type[Group]]:
     """Return the classes below ``base`` by their functions: ``sgd``, ``schedule_free_adamw``."""
-    schemas: dict[str, type[Group]] = {}
-    for kind in _below(base):
-        if (name := target_of(kind)) is not None:
-            name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name.rpartition(".")[2])
-            schemas[name.lower()] = kind
-    return schemas
+    kinds = [kind for kind in _below(base) if target_of(kind) is not None]
+    names = [str(target_of(kind)).rpartition(".")[2] for kind in kinds]
+    names = [re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower() for name in names]
+    return dict(zip(names, kinds, strict=True))
 
 
 def _below(base: type[Group]) -> Iterator[type[Group]]:

@@ -12,6 +12,7 @@ from dtrain.config import fields as f
 _FILES = 1_000_000  # files or columns that one key may name
 _Names = f.Line | Annotated[list[f.Line], f.items(1, _FILES)]
 _ByName = Annotated[dict[f.Line, _Names], MinLen(1)]
+_Named = _Names | Annotated[dict[f.Line, _Names | _ByName], MinLen(1)]
 _Size = Annotated[int, f.within(1, 16_384)]
 #: Dates as ``strptime`` reads them.
 _DATE = f.matching("a form of dates", r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}",
@@ -91,11 +92,10 @@ Files = Annotated[
     f.Form("a path, a pattern such as shards/*.parquet, or a list of them", example="FILE"),
 ]
 ColumnNames = Annotated[
-    _Names | Annotated[dict[f.Line, _Names | _ByName], MinLen(1)],
-    f.Form("a column, a list of columns, or columns by name", example="COLUMN"),
+    _Named, f.Form("a column, a list of columns, or columns by name", example="COLUMN")
 ]
 Arrays = Annotated[
-    _Names | Annotated[dict[f.Line, _Names | _ByName], MinLen(1)],
+    _Named,
     f.Form("the name of an array, a list of such, or names by input or output", example="NAME"),
 ]
 Images = Annotated[
