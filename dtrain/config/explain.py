@@ -5,11 +5,12 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -18,14 +19,15 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.config import command_line, guard, schema, suggest
 from dtrain.config.help import help_of, keys
 from dtrain.config.overrides import parse
-from dtrain.config.search_space import number
 from dtrain.config.suggest import Advice
-from dtrain.errors import DtrainError, nearest, refuse
+from dtrain.errors import DtrainError, UsageError, nearest, refuse
 
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
 _BASIC = "basic"
 #: So many values of a key that has several are looked at.
 _VALUES = 20
+#: Most jobs of a sweep, and most values of a key: each job is composed before the first runs.
+MOST = 10_000
 _PRESET = ("# @package _global_ as the first line of a preset, and in its defaults lines such as "
            "- override /model: mlp")  # fmt: skip
 _HELP = {"typed": "python -m dtrain --help"}
@@ -257,3 +259,50 @@ def _of_file(error: Exception) -> DtrainError:
 def _raw(override: Override) -> str:
     """Return the value of an override as it was typed, without quotes."""
     return (parse(override.input_line or "").value or "").strip("'\"")
+
+
+# -- keys with several values, of a sweep -----------------------------------------------------------
+
+
+def check_grid(overrides: Sequence[Override]) -> None:
+    """Refuse more combinations than a sweep may have, before they are made.
+
+    Raises:
+        UsageError: there are more than :data:`MOST`, or none.
+    """
+    counts = {o.get_key_element(): number(o) for o in overrides if o.is_discrete_sweep()}
+    total = math.prod(counts.values())
+    if total > MOST:
+        typed = " x ".join(f"{count:,} of {key}" for key, count in counts.items())
+        raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{typed} are {total:,}")
+
+
+def number(override: Override) -> int:
+    """Count the values of a key without expanding them; an interval or a pattern counts as one.
+
+    Raises:
+        UsageError: there are more than :data:`MOST`, or none.
+    """
+    key, found = override.get_key_element(), override.value()
+    try:
+        if isinstance(found, ChoiceSweep):
+            count = len(found.list)
+        elif isinstance(found, RangeSweep):
+            count = sum(1 for _ in islice(found.range(), MOST + 1))
+        else:
+            return 1
+    except (ArithmeticError, ValueError, HydraException):
+        count = 0
+    given = override.get_value_string()
+    if count > MOST:
+        raise _too_many(key, given, f"more than {MOST:,} values are")
+    if count == 0:
+        refuse(key, "has no value in it", given, accepted="at least one value",
+               typed=f"'{key}=range(0,3)'")  # fmt: skip
+    return count
+
+
+def _too_many(key: str, value: object, found: str) -> UsageError:
+    return UsageError(key, f"{found} more than a sweep can have", value,
+                      accepted=f"up to {MOST:,} jobs in all; or hydra/sweeper=random, which draws",
+                      typed="hydra/sweeper=random hydra.sweeper.trials=20")  # fmt: skip
