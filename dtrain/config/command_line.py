@@ -34,13 +34,12 @@ def check(words: Sequence[str]) -> None:
         UsageError: for the first one found.
     """
     for position, word in enumerate(words):
-        sign, name, value = parse(word)
+        (sign, name, value), rest = parse(word), words[position + 1 :]
         if value is None and "~" not in sign:
-            raise refusal(word, words[position + 1 :], words[:position][-1:])
-        if (value == "" and words[position + 1 :] and "=" not in words[position + 1]) or (
-            value and value.startswith("=")
-        ):
-            raise refusal(word, words[position + 1 :])
+            raise refusal(word, rest, words[:position][-1:])
+        is_apart = value == "" and rest and "=" not in rest[0]
+        if is_apart or (value and value.startswith("=")):
+            raise refusal(word, rest)
         if not name.strip():
             refuse(word, "has no key", accepted=_FORM, typed=_HELP)
 
@@ -66,12 +65,9 @@ def notes(words: Sequence[str]) -> list[str]:
 
 
 def refusal(
-    word: str,
-    rest: Sequence[str] = (),
-    before: Sequence[str] = (),
-    problem: str = "is not KEY=VALUE",
-    accepted: str = _FORM,
-) -> UsageError:
+    word: str, rest: Sequence[str] = (), before: Sequence[str] = (),
+    problem: str = "is not KEY=VALUE", accepted: str = _FORM,
+) -> UsageError:  # fmt: skip
     """Return what to raise for a word that is neither a command nor an override.
 
     Args:

@@ -261,7 +261,7 @@ def _raw(override: Override) -> str:
     return (parse(override.input_line or "").value or "").strip("'\"")
 
 
-# -- keys with several values, of a sweep -----------------------------------------------------------
+# -- keys with several values, of a sweep ---------------------------------------------------------
 
 
 def check_grid(overrides: Sequence[Override]) -> None:

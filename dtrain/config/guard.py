@@ -189,9 +189,8 @@ def _check_sweeper(config: DictConfig) -> None:
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
-        if name != "_target_" and (
-            name.startswith("_") or (name == "params" and not _is_flat(value))
-        ):
+        is_call = name.startswith("_") or (name == "params" and not _is_flat(value))
+        if name != "_target_" and is_call:
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
 
 

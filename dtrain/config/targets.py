@@ -65,20 +65,23 @@ def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _value(value: Any, key: str) -> Any:
     if isinstance(value, Mapping):
         if "_target_" in value:
-            return _make(value, key, argument=True)
+            return instantiate(value, key, True)
         return {name: _value(item, f"{key}.{name}") for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_value(item, f"{key}[{position}]") for position, item in enumerate(value)]
     return value
 
 
-def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
+def instantiate(
+    node: Mapping[str, Any], key: str, argument: bool = False, /, **derived: Any
+) -> Any:
     """Call ``node._target_`` with the other keys of ``node`` as keyword arguments.
 
     Args:
         node: a plain mapping with ``_target_``; with ``_partial_: true`` the function is returned
             with its arguments bound, not called.
         key: where the node stands in the configuration, for messages.
+        argument: it is an argument of another node.
         derived: arguments that are filled in where the callable takes them and the node leaves
             them out or null (``input_shape``, ``classes``); what is a function returns the value.
             None is filled in only where the callable has no default.
@@ -87,16 +90,10 @@ def instantiate(node: Mapping[str, Any], key: str, **derived: Any) -> Any:
         UsageError: the target may not be named there, does not exist, or does not take these
             arguments.
     """
-    return _make(node, key, False, derived)
-
-
-def _make(
-    node: Mapping[str, Any], key: str, argument: bool, derived: Mapping[str, Any] | None = None
-) -> Any:
     function = trust.locate(node["_target_"], f"{key}._target_", argument)
     values = arguments(node, key)
     signature = signature_of(function)
-    for name, value in (derived or {}).items():
+    for name, value in derived.items():
         parameter = signature.parameters.get(name)
         if parameter is None or values.get(name) is not None:
             continue
@@ -321,11 +318,8 @@ def check_arguments(config: Mapping[str, Any]) -> None:
 
 def _check_arguments(key: str, node: Mapping[str, Any], function: Any) -> None:
     target, signature = node["_target_"], _signature(function, key)
-    if (
-        key.startswith("trainer.callbacks")
-        and inspect.isclass(function)
-        and not hasattr(function, "set_model")
-    ):
+    is_class = key.startswith("trainer.callbacks") and inspect.isclass(function)
+    if is_class and not hasattr(function, "set_model"):
         refuse(f"{key}._target_", "is a class that is no callback", target,
                accepted="a subclass of keras.callbacks.Callback",
                hint="class NAME(keras.callbacks.Callback)")  # fmt: skip
