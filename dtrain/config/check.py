@@ -56,7 +56,7 @@ _SAYS = {
 }
 #: A word in an example for which a user has another.
 _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-#: Names of pydantic's for the parts of a union.
+#: Names of pydantic's for the parts of a union; those of a mapping have brackets.
 _LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
            "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
@@ -200,7 +200,7 @@ def refusal(
         error: of pydantic.
         composed: the configuration, in which references stand for secrets.
     """
-    parts = [part for part in error["loc"] if not _is_label(part)]
+    parts = [part for part in error["loc"] if part not in _LABELS and "[" not in str(part)]
     path = key
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -251,11 +251,6 @@ def _marks(field: FieldInfo) -> list[Plain]:
     inner = [part for each in get_args(field.annotation) if get_origin(each) is Annotated
              for part in get_args(each)]  # fmt: skip
     return [*field.metadata, *inner]
-
-
-def _is_label(part: int | str) -> bool:
-    """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
-    return isinstance(part, str) and ("[" in part or part in _LABELS)
 
 
 def _at(kind: type[Group], parts: list[int | str]) -> tuple[type[Group], FieldInfo | None]:

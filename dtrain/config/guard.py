@@ -110,18 +110,14 @@ def check_overrides(overrides: list[str]) -> None:
     for each in OverridesParser.create().parse_overrides(of_sources(overrides)):
         key, value = each.key_or_group, each.value()
         private.check_named(key, value, f"{each.input_line} in the command, if it may be read")
-        if key != CONFIG_NAME:
-            for place in value if isinstance(value, list) else [value]:
-                _check_place(key, str(place))
-
-
-def _check_place(key: str, place: str) -> None:
-    scheme, _, name = place.partition("://")
-    is_package = scheme == "pkg" and importlib.util.find_spec(name.partition(".")[0]) is not None
-    if not is_package and not (scheme == "file" and os.path.isdir(name)):
-        refuse(key, "is neither a folder nor an installed package", place,
-               accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
-               hint=f"{key}=[file:///FOLDER]")  # fmt: skip
+        places = value if isinstance(value, list) else [value]
+        for place in places if key != CONFIG_NAME else ():
+            scheme, _, name = str(place).partition("://")
+            found = importlib.util.find_spec(name.partition(".")[0]) if scheme == "pkg" else None
+            if found is None and not (scheme == "file" and os.path.isdir(name)):
+                refuse(key, "is neither a folder nor an installed package", place,
+                       accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
+                       hint=f"{key}=[file:///FOLDER]")  # fmt: skip
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -185,20 +181,16 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not _is_own_sweeper(str(target)):
+    # A plugin that is installed, and that the user has chosen; or one that is trusted.
+    chosen = str(target).startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
+    known = target in _SWEEPERS or trust.is_trusted(str(target))
+    if not known and not (chosen and trust.is_installed(str(target))):
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
         is_call = name.startswith("_") or (name == "params" and not _is_flat(value))
         if name != "_target_" and is_call:
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
-
-
-def _is_own_sweeper(target: str) -> bool:
-    """Say whether a sweeper is an installed plugin that the user has chosen, or is trusted."""
-    # ORDER: what is cheap first: every command asks.
-    plugin = target.startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
-    return trust.is_trusted(target) or (plugin and trust.is_installed(target))
 
 
 def _is_flat(params: Any) -> bool:

@@ -333,8 +333,7 @@ def resolve(config: DictConfig) -> None:
         if isinstance(value, str) and not typed and not key.endswith("_target_"):
             text = _hide(value, hidden, variables(str(references.get(key, ""))))
             if text != value:
-                node[name] = text
-                continue
+                node[name] = value = text  # with a reference
         if "${" in str(value):
             continue
         if secrets.is_secret(value, key):

@@ -42,7 +42,7 @@ _PATH = re.compile(r"[/\\]|\.py$")
 _FIELD = re.compile(r"\{\w+(:[\w.,]*)?\}")
 
 
-# -- what may be named at each place --
+# -- what may be named at each place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,15 +128,8 @@ def named(target: str, kinds: tuple[Kind, ...]) -> list[Kind]:
     return [kind for kind in kinds or EVERY if re.fullmatch(kind.names, target)]
 
 
-def fits(value: Any, target: str, kinds: list[Kind]) -> bool:
-    """Say whether what was imported by the name ``target`` is of one of ``kinds``.
-
-    dtrain's own names are written out above, and need no look.
-    """
-    return target.startswith("dtrain.") or any(_is(value, kind) for kind in kinds)
-
-
 def _is(value: Any, kind: Kind) -> bool:
+    """Say whether what was imported is of a kind."""
     if inspect.isclass(value):
         package = sys.modules[kind.package]
         return issubclass(value, tuple(attrgetter(base)(package) for base in kind.bases))
@@ -146,7 +139,7 @@ def _is(value: Any, kind: Kind) -> bool:
     return first == kind.first and f"{value.__module__}.".startswith(f"{kind.home}.")
 
 
-# -- what the user names --
+# -- what the user names
 
 
 class Command(python_path.Granted):
@@ -258,7 +251,7 @@ def is_named(target: str, key: str) -> bool:
     return True
 
 
-# -- a name, and what it stands for --
+# -- from a name to what it stands for
 
 
 def check(node: Any, key: str = "", argument: bool = False, trusted: bool = False) -> None:
@@ -439,7 +432,9 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
     if not callable(value):
         refuse(key, "cannot be called", target, accepted="a function or class", hint=f"{key}=...")
     suited = named(target, wanted)
-    if not trusted and not fits(value, target, suited):
+    # dtrain's own names are written out in the table, and need no look.
+    fits = target.startswith("dtrain.") or any(_is(value, kind) for kind in suited)
+    if not trusted and not fits:
         raise _of_other_kind(key, target, suited)
     return value
 
