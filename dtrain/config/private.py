@@ -149,9 +149,9 @@ def _core(command: Any) -> dict[str, Any]:
 def is_own(value: Any, theirs: Any) -> bool:
     """Say whether ``theirs`` is the signature of ``value`` by this user's key."""
     ours = signature(value)
-    return isinstance(theirs, str) and ours is not None and hmac.compare_digest(
-        ours.encode(), theirs.encode(errors="replace")
-    )  # fmt: skip
+    if not isinstance(theirs, str) or ours is None:
+        return False
+    return hmac.compare_digest(ours.encode(), theirs.encode(errors="replace"))
 
 
 def signature(value: Any) -> str | None:
@@ -239,13 +239,12 @@ def allowed(name: str) -> bool:
 
 
 def _refusal(key: str, name: str) -> UsageError:
-    return UsageError(
-        key,
-        f"asks for the variable {name} of your environment, which nothing that you typed names",
-        f"${{oc.env:{name}}}",
-        accepted="variables named by your overrides, by a file of your --config-dir, or by " + ENV,
-        hint=f"{ENV}={name} in front of the command, if it may be read and sent on",
-    )  # fmt: skip
+    problem = (
+        f"asks for the variable {name} of your environment, which nothing that you typed names"
+    )
+    accepted = f"variables named by your overrides, by a file of your --config-dir, or by {ENV}"
+    hint = f"{ENV}={name} in front of the command, if it may be read and sent on"
+    return UsageError(key, problem, f"${{oc.env:{name}}}", accepted=accepted, hint=hint)
 
 
 def _env(key: str, default: Any = _NO_DEFAULT, *, _node_: Node) -> str | None:
@@ -318,11 +317,8 @@ def resolve(config: DictConfig) -> None:
     read.clear()
     OmegaConf.resolve(config)
     standing = set().union(*(_secret_variables(key, raw) for key, raw in references.items()))
-    hidden = {
-        name: value
-        for name, value in read.items()
-        if value and (name in standing or secrets.named(name))
-    }
+    secret = {name for name in read if name in standing or secrets.named(name)}
+    hidden = {name: value for name, value in read.items() if value and name in secret}
     for key, raw in references.items():
         node, name, _ = before[key]
         # Decoded: a number, or a whole node, of which no part is to be written.
