@@ -95,12 +95,12 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
-    from dtrain.config import command_line, other_tools, suggest
+    from dtrain.config import command_line, suggest
     from dtrain.controller import latest
 
     problem = "there is no such command"
     accepted = f"{', '.join(commands.names())}, or overrides (KEY=VALUE), which train"
-    theirs = other_tools.tables()["command"]
+    theirs = suggest.tables()["command"]
     near = name if name in theirs else nearest(name, [*commands.names(), *theirs])
     if near is None or (name not in theirs and suggest.is_named(name)):
         return command_line.refusal(name, rest, problem=problem, accepted=accepted)

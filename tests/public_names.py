@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dtrain.config.names import FOLDER
+from dtrain.config.targets import FOLDER
 from dtrain.host.packages import version
 
 #: Modules by package; True: those below it, too.

@@ -23,10 +23,9 @@ import yaml
 
 from dtrain import errors
 from dtrain.config import help as key_help
-from dtrain.config import other_tools, schema
+from dtrain.config import schema, suggest
 from dtrain.config.fields import typed
 from dtrain.config.help import Help
-from dtrain.config.schema import rules
 from dtrain.controller import overview
 from dtrain.controller.sweep import options as searches
 from dtrain.host import commands
@@ -114,7 +113,7 @@ def backends() -> str:
                 ["key", "value", "why"],
                 [
                     [f"`{key}`", f"`{value}`", why]
-                    for key, (value, why) in rules.UNREAD[name].items()
+                    for key, (value, why) in schema.UNREAD[name].items()
                 ],
             ),
         )
@@ -142,12 +141,12 @@ def names() -> str:
     """Return the page about other tools, with the tables of their names at its end."""
     written = (DOCS / "coming-from.md").read_text(encoding="utf-8").partition(NAMES)[0]
     parts = [written + NAMES, ABOUT_NAMES]
-    for tool, rows in other_tools.tools().items():
+    for tool, rows in suggest.tools().items():
         lines = [f"| `{theirs}` | {_ours(way, ours)} |"
                  for theirs, row in rows.items() for way, ours in row.items()]  # fmt: skip
         parts += [f"### {tool}\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
     lines = [f"| `{theirs}` | {_ours(way, f'python -m dtrain {ours}'.strip())} |"
-             for theirs, row in other_tools.tables()["command"].items()
+             for theirs, row in suggest.tables()["command"].items()
              for way, ours in row.items()]  # fmt: skip
     parts += ["### Commands\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
     return "\n".join(parts)

@@ -27,7 +27,7 @@ from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust
 from dtrain.compare import bits
 from dtrain.compare.load_folders import public
-from dtrain.config import given, trust
+from dtrain.config import private, trust
 from dtrain.controller.launchers.agents import facts
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import answer, pickles, python_path
@@ -133,7 +133,7 @@ def script(tmp_path: Path) -> Iterator[types.SimpleNamespace]:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave nothing trusted that a test has given."""
-    for name in (python_path.TRUST, pickles.FILES, given.RESERVED):
+    for name in (python_path.TRUST, pickles.FILES, python_path.RESERVED):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -150,7 +150,7 @@ def here(
     ) -> Done:  # fmt: skip
         changes = command._environment(trust or Trust(), reserved)
         with pytest.MonkeyPatch.context() as patch:
-            for name in (python_path.TRUST, pickles.FILES, given.RESERVED):
+            for name in (python_path.TRUST, pickles.FILES, python_path.RESERVED):
                 patch.setenv(name, changes.get(name, ""))
             patch.setattr(sys, "argv", ["dtrain", *arguments])
             capfd.readouterr()
@@ -177,7 +177,9 @@ def test_importing_it_imports_no_library() -> None:
 
 
 def test_a_task_imports_cloudpickle_where_something_was_pickled() -> None:
-    modules = "dtrain.host.python_path, dtrain.config.given, dtrain.config.trust, dtrain.run.folder"
+    modules = (
+        "dtrain.host.python_path, dtrain.config.private, dtrain.config.trust, dtrain.run.folder"
+    )
     code = f"import sys, {modules}; assert 'cloudpickle' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -256,7 +258,7 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 
 
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
-    folder = tmp_path / given.FOLDER
+    folder = tmp_path / python_path.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
     found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
@@ -273,7 +275,7 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
 def loaded(folder: Path, target: str) -> Any:
     """Return what a task finds by a name that was given."""
     module, _, name = target.partition(".")
-    pickles.offer([str(given.file(folder, module))])
+    pickles.offer([str(private.given_file(folder, module))])
     python_path.offer()
     return getattr(importlib.import_module(module), name)
 
@@ -388,23 +390,23 @@ def test_a_module_that_a_pickle_imports_is_found_and_trusted(
     (tmp_path / "more" / "neighbour.py").write_text("width = 2\n")
     monkeypatch.syspath_prepend(tmp_path / "more")
     neighbour = importlib.import_module("neighbour")
-    objects = Objects(tmp_path / given.FOLDER)
+    objects = Objects(tmp_path / python_path.FOLDER)
     objects.target(lambda: neighbour.width, "model")
     assert objects.trust.names == ["neighbour"]
     assert objects.trust.paths == [str(tmp_path / "more")]
     pickles.offer(objects.trust.files)
-    [name] = given.names(objects.trust.files)
+    [name] = private.given_modules(objects.trust.files)
     assert pickles.read(name)[0]["imports"] == ["neighbour"]
 
 
 def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
-    target = Objects(tmp_path / given.FOLDER).target(lambda: 1, "model")
+    target = Objects(tmp_path / python_path.FOLDER).target(lambda: 1, "model")
     name, overrides = target.partition(".")[0], [f"model._target_={target}"]
-    given.offer(tmp_path, overrides, own=False)
+    private.offer_given(tmp_path, overrides, own=False)
     assert pickles.find(name) is None
-    given.offer(tmp_path, overrides, own=True)
+    private.offer_given(tmp_path, overrides, own=True)
     assert trust.is_trusted(target)
-    [path] = (tmp_path / given.FOLDER).iterdir()
+    [path] = (tmp_path / python_path.FOLDER).iterdir()
     assert pickles.find(name) == str(path)
     assert facts.own()[pickles.FILES] == str(path), "a host that shares the disk finds it, too"
     python_path.offer()
@@ -413,7 +415,7 @@ def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
     with pytest.raises(ImportError, match="was changed since"):
         importlib.import_module(name)
     with pytest.raises(DamagedFile, match="was changed since it was given"):
-        given.offer(tmp_path, overrides, own=True)
+        private.offer_given(tmp_path, overrides, own=True)
     path.unlink()
     with pytest.raises(UsageError, match=r"_target_=given_.*/given/given_\w+.pickle is not there"):
         trust.check({"model": {"_target_": target}})
@@ -422,8 +424,8 @@ def test_a_file_is_what_its_name_says(tmp_path: Path, variables: None) -> None:
 def test_another_python_does_not_load_it(
     tmp_path: Path, variables: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Objects(tmp_path / given.FOLDER).target(lambda: 1, "model")
-    given.offer(tmp_path, [target], own=True)
+    target = Objects(tmp_path / python_path.FOLDER).target(lambda: 1, "model")
+    private.offer_given(tmp_path, [target], own=True)
     monkeypatch.setattr(pickles, "PYTHON", "3.99")
     with pytest.raises(UsageError, match=r"passed from Python 3\.\d+, whose .* Python 3.99 cannot"):
         trust.check({"model": {"_target_": target}})
@@ -555,15 +557,17 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path
-    assert list((other.path / given.FOLDER).glob("given_*.pickle"))
+    assert list((other.path / python_path.FOLDER).glob("given_*.pickle"))
     before = dict(os.environ)
     with local_model._variables(RunDir(run.path), {"KERAS_BACKEND": "jax"}, Trust(["mine"])):
-        assert "mine" in python_path.trusted() and pickles.find(given.names([text])[0])
+        assert "mine" in python_path.trusted() and pickles.find(private.given_modules([text])[0])
     assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
     trust.begin([], None)
     os.environ.pop(pickles.FILES, None)
-    os.environ[python_path.TRUST] = given.names([text])[0]  # which nobody can trust by its name
+    os.environ[python_path.TRUST] = private.given_modules([text])[
+        0
+    ]  # which nobody can trust by its name
     refused = dtrain(f"resume={run.path}")
     assert "was passed from Python to a run that your key has not signed" in refused.output
 

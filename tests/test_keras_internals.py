@@ -18,7 +18,7 @@ PRIVATE = re.compile(r"(keras\.src|keras\._tf_keras|tensorflow\.python|tensorflo
 #: A string that is such a path, and no sentence about one.
 PATH = re.compile(rf"{PRIVATE.pattern}(\.\w+)*")
 #: Where such a path is compared with where a function comes from, and nothing is looked up.
-COMPARED = {"config/kinds.py"}
+COMPARED = {"config/trust.py"}
 #: Names with an underscore that are Python's, OmegaConf's or Hydra's, in what a task runs.
 OTHERS = {"_exit", "_getframe", "_target_"}
 #: What runs in a task, where an object may be of Keras or TensorFlow.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from dtrain.__main__ import main
-from dtrain.config import command_line, help, other_tools, schema, suggest
+from dtrain.config import command_line, help, schema, suggest
 from dtrain.config.check import settle
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller.cli import Command, composed
@@ -128,7 +128,7 @@ def test_a_mistake_is_named_and_what_is_to_be_typed_is_accepted(
 
 
 def test_what_other_tools_have_is_typed_as_keys_that_take_it() -> None:
-    for theirs, row in other_tools.rows().items():
+    for theirs, row in suggest.rows().items():
         [(way, text)] = row.items()
         assert way == "hint" or theirs not in (*help.keys(), *schema.GROUPS)
         is_typed = way != "hint" and not text.startswith(("python", "format="))  # a word of export

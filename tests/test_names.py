@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import names
+from dtrain.config import targets
 from dtrain.errors import UsageError
 from tests import public_names
 
@@ -27,20 +27,20 @@ def test_names_of_keras_are_taken() -> None:
             ({"_target_": "mine.loss"}, ["f1"]),  # which may register it
         )),
     ):  # fmt: skip
-        names.check(config)
+        targets.check_names(config)
 
 
 @pytest.mark.task
 def test_the_lists_have_the_public_names_of_the_installed_packages() -> None:
     """``python -m tests.public_names`` writes them anew."""
     for package in public_names.MODULES:
-        assert (names.FOLDER / f"{package}.txt").read_text() == public_names.text(package)
+        assert (targets.FOLDER / f"{package}.txt").read_text() == public_names.text(package)
 
 
 def test_a_list_of_another_version_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_is_of_this_version", lambda package: False)
-    names.check({"optimizer": {"_target_": "torch.optim.Adem"}})
-    names.check({"trainer": {"loss": "mze"}})
+    monkeypatch.setattr(targets, "_is_of_this_version", lambda package: False)
+    targets.check_names({"optimizer": {"_target_": "torch.optim.Adem"}})
+    targets.check_names({"trainer": {"loss": "mze"}})
 
 
 @pytest.mark.task
@@ -135,7 +135,7 @@ def test_arguments_are_those_of_the_function(tmp_path: Path) -> None:
     os.chdir(tmp_path)
     for what, said in CASES:
         with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
-            names.check_arguments(configured(what))
+            targets.check_arguments(configured(what))
 
 
 @pytest.mark.parametrize(

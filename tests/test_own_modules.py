@@ -66,7 +66,7 @@ OTHERS = ("launcher", "launcher.environment", "strategy", "strategy.plan", "trac
 @pytest.fixture(autouse=True)
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("DTRAIN_TRUST", raising=False)
-    monkeypatch.setattr(python_path, "own", set())
+    trust.begin()
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "helper.py").write_text(HELPER)
     (tmp_path / "lends.py").write_text(LENDS)

@@ -116,7 +116,7 @@ def test_who_finds_what_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_variables_of_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_path, "own", set())
+    python_path.granted.set(None)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     assert python_path.environment() == {"PYTHONSAFEPATH": "1", "DTRAIN_STARTED": ""}
     monkeypatch.setattr(os, "environ", {**os.environ, **python_path.environment()})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config.names import SCORES
+from dtrain.config.targets import SCORES
 from tests.conftest import Commands
 from tests.test_steps import prepare, settings
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import kinds, private, targets, trust
+from dtrain.config import private, targets, trust
 from dtrain.errors import UsageError
 from dtrain.host import python_path
 from dtrain.tracking.delivery import Delivery
@@ -35,8 +35,6 @@ KEY = "model._target_"
 def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install ``ttimm`` and ``tother``, in a distribution of another name; put ``loose`` beside."""
     monkeypatch.delenv("DTRAIN_TRUST", raising=False)
-    monkeypatch.setenv("DTRAIN_TRUSTED", "")  # what a command puts there is taken back
-    monkeypatch.setattr(python_path, "own", set())
     site = tmp_path / "site"
     (site / "ttimm_models-1.0.dist-info").mkdir(parents=True)
     for name, text in {
@@ -123,7 +121,9 @@ def test_what_is_typed_beside_the_words_of_a_folder_from_elsewhere() -> None:
 def test_tasks_may_call_what_their_command_has_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     trust.begin(["model._target_=ttimm.make"])
     trust.check({"model": {"_target_": "ttimm.make"}})
-    monkeypatch.setattr(trust, "_command", type(trust._command)("task", default=None))
+    for name, value in python_path.handed().items():
+        monkeypatch.setenv(name, value)
+    python_path.granted.set(None)
     assert targets.instantiate({"_target_": "ttimm.make"}, "model") == 3
     for target in ("ttimm.create_model", "ttimm.os.system", "os.system"):
         with pytest.raises(UsageError):
@@ -140,7 +140,7 @@ def test_one_command_leaves_nothing_to_the_next() -> None:
     assert not private.allowed("HOME")
     with pytest.raises(UsageError):
         call("ttimm.create_model")
-    assert {kind.package for kind in kinds.EVERY} < set(kinds.KNOWN)
+    assert {kind.package for kind in trust.EVERY} < set(trust.KNOWN)
 
 
 def test_a_thread_of_a_command_reads_what_the_command_may() -> None:

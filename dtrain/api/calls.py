@@ -11,10 +11,10 @@ from dtrain.api import arrays, command, keywords, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
-from dtrain.config.given import FOLDER
 from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json, Values
+from dtrain.host.python_path import FOLDER
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import loaded
 

@@ -26,11 +26,11 @@ from typing import IO, Any
 
 from dtrain import errors
 from dtrain.api.objects import Trust
-from dtrain.config.given import RESERVED
 from dtrain.errors import DtrainError, Interrupted, TrainingError, UsageError, printable
 from dtrain.files import reading
 from dtrain.files.fields import Json, Values
 from dtrain.host import pickles, python_path
+from dtrain.host.python_path import RESERVED
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir
 from dtrain.run.progress import counted, measured

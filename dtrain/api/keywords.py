@@ -165,10 +165,10 @@ def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False
 
 
 def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageError:
-    from dtrain.config import other_tools  # `import dtrain` imports no library
+    from dtrain.config import suggest  # `import dtrain` imports no library
 
     near = nearest(name, known)
-    usual = other_tools.tables()["keyword"].get(name, {}).get("typed")
+    usual = suggest.tables()["keyword"].get(name, {}).get("typed")
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dtrain.api.objects import Trust
-from dtrain.config import given, private, tree, trust
+from dtrain.config import private, tree, trust
 from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
@@ -74,11 +74,10 @@ def _variables(rundir: RunDir, settings: dict[str, str], trusted: Trust) -> Iter
     names = dict.fromkeys([*python_path.trusted(), *trusted.names])
     files = [os.environ.get(pickles.FILES, ""), *trusted.files]
     changes = {python_path.TRUST: ",".join(names), pickles.FILES: os.pathsep.join(files)}
-    changes[trust.NAMED] = os.environ.get(trust.NAMED, "")
     with variables.changed({**changes, **settings}), trust.begun():
         command = read_command(rundir) or {}
         own = private.grant_own(command)
-        given.offer(rundir.path, command.get("overrides", []), own)
+        private.offer_given(rundir.path, command.get("overrides", []), own)
         yield
 
 

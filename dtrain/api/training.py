@@ -13,10 +13,10 @@ from dtrain import errors
 from dtrain.api import arrays, command, keywords
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust, arguments_of
-from dtrain.config.given import FOLDER
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Values
+from dtrain.host.python_path import FOLDER
 from dtrain.run import failure
 from dtrain.run.folder import RunDir
 

@@ -21,10 +21,10 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from dtrain.config import names, private, schema, suggest, targets, tree, trust
-from dtrain.config.fields import Form, Group, Plain, accepted, bound, key_of, typed
-from dtrain.config.other_tools import Advice
+from dtrain.config import private, schema, suggest, targets, tree, trust
+from dtrain.config.fields import Form, Group, Plain, accepted, bound, keyed, typed
 from dtrain.config.schema.running import TRAIN
+from dtrain.config.suggest import Advice
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, nearest, refuse
 from dtrain.files import addresses
@@ -59,7 +59,7 @@ _SAYS = {
 }
 #: A word in an example for which a user has another.
 _PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-#: Names of pydantic's for the parts of a union.
+#: Names of pydantic's for the parts of a union; those of a mapping have brackets.
 _LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
            "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
@@ -93,7 +93,7 @@ def settle(composed: DictConfig) -> tree.Config:
     check(composed)
     plain = targets.plain(composed)
     trust.check(plain)
-    names.check(plain)
+    targets.check_names(plain)
     config = tree.typed(composed)
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
@@ -142,13 +142,11 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
                hint=f"{group}=OPTION; in a preset, - override /{group}: OPTION")  # fmt: skip
     kind = schema.kind_of(group, value)
     if kind is not None:
-        names_here = {str(name) for name in value}
-        keys = {key_of(name, field) for name, field in kind.model_fields.items()}
-        target = str(value["_target_"])
+        names_here, target = {str(name) for name in value}, str(value["_target_"])
         ours = schema.target_of(kind) == target or target.startswith("dtrain.")
         plan = OmegaConf.select(value, "plan._target_", default="dtrain.")
         ours &= str(plan).startswith("dtrain.")  # one of a user's own may have keys, too
-        whole = ours and (keys <= names_here or key not in _OF_FUNCTIONS)
+        whole = ours and (keyed(kind).keys() <= names_here or key not in _OF_FUNCTIONS)
         check_node(composed, key, kind, whole=whole, fill=key in _READ)
     if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":
         _check_open(composed, "optimizer.schedule", "optimizer/schedule")
@@ -172,12 +170,12 @@ def check_node(
     Raises:
         UsageError: for the first one found.
     """
-    value: Plain = OmegaConf.select(composed, key) if key else composed
+    value: Plain = OmegaConf.select(composed, key)
     if not isinstance(value, DictConfig):
         refuse(key, "is a group of keys", typed(targets.plain(value)), accepted=accepted(kind),
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = targets.plain(value)
-    fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
+    fields = keyed(kind)
     checked = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:
         made = kind.model_validate(checked)
@@ -187,12 +185,11 @@ def check_node(
             first = min(errors, key=lambda each: (each["type"] == "missing", -len(each["loc"])))
             raise refusal(kind, key, first, composed) from None
         return
-    for typed_name, name in fields.items():
-        here = getattr(made, name)
-        if typed_name not in plain and fill and key:
-            OmegaConf.update(composed, f"{key}.{typed_name}", here, force_add=True)
-        elif type(here) is float and type(plain.get(typed_name)) is int:
-            value[typed_name] = here
+    for name, here in zip(fields, vars(made).values(), strict=True):
+        if name not in plain and fill and key:
+            OmegaConf.update(composed, f"{key}.{name}", here, force_add=True)
+        elif type(here) is float and type(plain.get(name)) is int:
+            value[name] = here
 
 
 def refusal(
@@ -206,7 +203,7 @@ def refusal(
         error: of pydantic.
         composed: the configuration, in which references stand for secrets.
     """
-    parts = [part for part in error["loc"] if not _is_label(part)]
+    parts = [part for part in error["loc"] if part not in _LABELS and "[" not in str(part)]
     path = key
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -215,8 +212,7 @@ def refusal(
     why = _SAYS.get(what, error["msg"]).format(**facts)
     value: Plain = ALONE if what == "missing" else _shown(path, error["input"], composed)
     if what == "extra_forbidden":
-        siblings = _at(kind, parts[:-1])[0]
-        having = sorted(key_of(*each) for each in siblings.model_fields.items())
+        having = sorted(keyed(_at(kind, parts[:-1])[0]))
         advice = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
         advice = advice or {"hint": f"the command without {path}"}
         return UsageError(path, why, value, accepted=", ".join(having), **advice)
@@ -262,19 +258,15 @@ def _advice(
         return advice
     if near is not None:
         return {"typed": suggest.quoted(top, typed(near))}
-    if field is None:
+    forms = (each for each in ([] if field is None else _marks(field)) if isinstance(each, Form))
+    example = next((each.example for each in forms), None)
+    if field is None or (field.is_required() and example is None):
         return {"hint": f"{top}=VALUE"}
-    default = None if field.is_required() else field.default
-    example = next((each.example for each in _marks(field) if isinstance(each, Form)), None)
-    if default is None and example is not None:
-        whole = f"{top}={example}"
-        if _PLACEHOLDER.search(example):
-            return {"hint": f"'{whole}'" if "{" in whole else whole}
-    elif field.is_required():
-        return {"hint": f"{top}=VALUE"}
-    else:
-        whole = f"{top}={typed(default)}"
-    return {"typed": f"'{whole}'" if set(whole) & set("[{ ") else whole}
+    if example is None or not (field.is_required() or field.default is None):
+        example = typed(field.default)
+    whole = f"{top}={example}"
+    way = "hint" if _PLACEHOLDER.search(example) else "typed"
+    return {way: f"'{whole}'" if set(whole) & set("[{ ") else whole}
 
 
 def _marks(field: FieldInfo) -> list[Plain]:
@@ -284,17 +276,11 @@ def _marks(field: FieldInfo) -> list[Plain]:
     return [*field.metadata, *inner]
 
 
-def _is_label(part: int | str) -> bool:
-    """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
-    return isinstance(part, str) and ("[" in part or part in _LABELS)
-
-
 def _at(kind: type[Group], parts: list[int | str]) -> tuple[type[Group], FieldInfo | None]:
     """Return the model and the field that the parts of a place lead to, as far as models go."""
     last = None
     for part in parts:
-        fields = {key_of(*each): each[1] for each in kind.model_fields.items()}
-        if (field := fields.get(str(part))) is not None:
+        if (field := keyed(kind).get(str(part))) is not None:
             last, kind = field, _inner(field.annotation) or kind
     return kind, last
 
@@ -325,14 +311,8 @@ def _accepted_at(composed: DictConfig, key: str) -> str:
 def _shown(path: str, value: Plain, composed: DictConfig | None) -> str:
     """Return a value for a message: the reference that stands for a secret, and never too long."""
     if composed is not None:
-        written: Plain = OmegaConf.to_container(composed, resolve=False)
-        for part in path.replace("[", ".").replace("]", "").split("."):
-            if isinstance(written, list) and part.isdigit() and int(part) < len(written):
-                written = written[int(part)]
-            else:
-                written = written.get(part) if isinstance(written, dict) else None
-        if isinstance(written, str) and "${" in written:
-            value = written
+        written = tree.at(OmegaConf.to_container(composed, resolve=False), path)
+        value = written if isinstance(written, str) and "${" in written else value
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in typed(value))
     return text if len(text) <= 200 else f"{text[:199]}…"
 

@@ -8,12 +8,13 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
-from dtrain.config import other_tools, schema, suggest
+from dtrain.config import schema, suggest
 from dtrain.config.help import is_switch
-from dtrain.config.other_tools import Advice
 from dtrain.config.overrides import parse
+from dtrain.config.suggest import Advice
 from dtrain.config.tree import flatten
 from dtrain.errors import ALONE, UsageError, nearest, refuse
 
@@ -33,13 +34,12 @@ def check(words: Sequence[str]) -> None:
         UsageError: for the first one found.
     """
     for position, word in enumerate(words):
-        sign, name, value = parse(word)
+        (sign, name, value), rest = parse(word), words[position + 1 :]
         if value is None and "~" not in sign:
-            raise refusal(word, words[position + 1 :], words[:position][-1:])
-        if (value == "" and words[position + 1 :] and "=" not in words[position + 1]) or (
-            value and value.startswith("=")
-        ):
-            raise refusal(word, words[position + 1 :])
+            raise refusal(word, rest, words[:position][-1:])
+        is_apart = value == "" and rest and "=" not in rest[0]
+        if is_apart or (value and value.startswith("=")):
+            raise refusal(word, rest)
         if not name.strip():
             refuse(word, "has no key", accepted=_FORM, typed=_HELP)
 
@@ -65,12 +65,9 @@ def notes(words: Sequence[str]) -> list[str]:
 
 
 def refusal(
-    word: str,
-    rest: Sequence[str] = (),
-    before: Sequence[str] = (),
-    problem: str = "is not KEY=VALUE",
-    accepted: str = _FORM,
-) -> UsageError:
+    word: str, rest: Sequence[str] = (), before: Sequence[str] = (),
+    problem: str = "is not KEY=VALUE", accepted: str = _FORM,
+) -> UsageError:  # fmt: skip
     """Return what to raise for a word that is neither a command nor an override.
 
     Args:
@@ -80,16 +77,15 @@ def refusal(
         problem: what is wrong with it where it is none of those that are known.
         accepted: what may stand there.
     """
-    end = next((i for i, each in enumerate(rest) if "=" in each.strip("=") or each[:1] == "-"),
-               len(rest))  # fmt: skip
+    behind = [*takewhile(lambda each: "=" not in each.strip("=") and each[:1] != "-", rest)]
     advice = _of_path(word)
     if advice is None and word.startswith("{"):
         with contextlib.suppress(ValueError):
             overrides = flatten(json.loads(word)).items()
             advice = {"typed": " ".join(suggest.quoted(*each) for each in overrides)}
-    advice = advice or _of_words(" ".join([word, *rest[:end]]))
+    advice = advice or _of_words(" ".join([word, *behind]))
     if not advice and before:
-        advice = _of_words(" ".join([*before, word, *rest[:end]]))
+        advice = _of_words(" ".join([*before, word, *behind]))
         problem += f"; is it of {parse(before[0]).name}?" if advice else ""
     return UsageError(word, problem, accepted=accepted, **(advice or {"hint": _HELP}))
 
@@ -118,8 +114,8 @@ def _of_words(text: str) -> Advice:
     key = key.strip("'\"")
     if not value and is_switch(key):
         value = "true"
-    if not value and not suggest.is_key(key) and key not in other_tools.rows():
-        heads = (each.split("=", 1)[0] for each in other_tools.rows() if each.endswith(f"={key}"))
+    if not value and not suggest.is_key(key) and key not in suggest.rows():
+        heads = (each.split("=", 1)[0] for each in suggest.rows() if each.endswith(f"={key}"))
         groups = [group for group in schema.GROUPS if key in schema.options(group)]
         return next(filter(None, (suggest.assigned(each, key) for each in (*groups, *heads))), {})
     if not value:
@@ -215,14 +211,8 @@ def of_file(option: str, value: str) -> UsageError:
 
 def _behind(option: str, arguments: list[str]) -> str:
     """Return the value of an option that is not known, or an empty text."""
-    place = next(
-        (
-            i
-            for i, each in enumerate(arguments)
-            if each.partition("=")[0] == option.partition("=")[0]
-        ),
-        0,
-    )
+    names, name = [each.partition("=")[0] for each in arguments], option.partition("=")[0]
+    place = names.index(name) if name in names else 0
     typed, behind = arguments[place], arguments[place + 1 : place + 2]
     if "=" not in typed and behind and behind[0][:1] != "-" and "=" not in behind[0]:
         return behind[0]

@@ -5,27 +5,29 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import command_line, guard, other_tools, preset_files, schema, suggest
+from dtrain.config import command_line, guard, schema, suggest
 from dtrain.config.help import help_of, keys
-from dtrain.config.other_tools import Advice
 from dtrain.config.overrides import parse
-from dtrain.config.search_space import number
-from dtrain.errors import DtrainError, nearest, refuse
+from dtrain.config.suggest import Advice
+from dtrain.errors import DtrainError, UsageError, nearest, refuse
 
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
 _BASIC = "basic"
 #: So many values of a key that has several are looked at.
 _VALUES = 20
+#: Most jobs of a sweep, and most values of a key: each job is composed before the first runs.
+MOST = 10_000
 _PRESET = ("# @package _global_ as the first line of a preset, and in its defaults lines such as "
            "- override /model: mlp")  # fmt: skip
 _HELP = {"typed": "python -m dtrain --help"}
@@ -44,8 +46,8 @@ def check(arguments: list[str]) -> None:
     if options.shell_completion:
         return
     command_line.check(options.overrides)
-    overrides = [single for word in options.overrides for single in _singles(word)]
-    preset_files.check(options.config_dir, overrides)
+    overrides = _overrides(options.overrides)
+    guard.check_presets(options.config_dir, overrides)
     if any(each.key_or_group == "hydra.searchpath" for each in overrides):
         return  # options are in packages and folders, too, that Hydra looks into
     groups = _groups(guard.loader(options.config_dir))
@@ -66,8 +68,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     options = command_line.parsed(arguments)
     loader = guard.loader(options.config_dir)
     try:
-        overrides = [single for word in options.overrides for single in _singles(word)]
-        groups = _groups(loader)
+        overrides, groups = _overrides(options.overrides), _groups(loader)
         chosen = [each.input_line or "" for each in overrides if each.key_or_group in groups]
         try:
             tree = loader.load_configuration("config", chosen, RunMode.RUN)
@@ -89,6 +90,10 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     return _of_file(error)
 
 
+def _overrides(words: Iterable[str]) -> list[Override]:
+    return [single for word in words for single in _singles(word)]
+
+
 def _singles(word: str) -> Iterator[Override]:
     """Yield an override, for each of its values where it has several.
 
@@ -102,11 +107,10 @@ def _singles(word: str) -> Iterator[Override]:
         key, value = f"{typed.sign}{typed.name}", typed.value or ""
         function, _, inner = value.partition("(")
         name = key.strip("\u2014\u2013")  # dashes, which editors of text make of "--"
-        advice = suggest.known(name, value)
-        advice = advice or {"hint": f"'{key}=\"VALUE\"', in quotes"}
+        advice = suggest.known(name, value) or {"hint": f"'{key}=\"VALUE\"', in quotes"}
         if value[:1] in ("[", "{"):
             advice = {"hint": f"the whole in quotes, which the shell takes: '{key}={value[0]}...'"}
-        elif (row := other_tools.tables()["function"].get(function)) is not None:
+        elif (row := suggest.tables()["function"].get(function)) is not None:
             ours = row["typed"].replace("VALUES", inner.rstrip(")"))
             advice = {"typed": f"-m hydra/sweeper=random {suggest.quoted(key, ours)}"}
         refuse(key, "cannot be read", value, accepted="KEY=VALUE in Hydra's grammar", **advice)
@@ -169,10 +173,9 @@ def _check_left_out(override: Override) -> None:
     group = override.key_or_group
     schema.refuse_left_out({**schema.GROUPS, group: None})
     if group in keys():
-        default = help_of(group).default
-        advice = other_tools.rows().get(f"{group}=null")
+        default = {"typed": f"{group}={help_of(group).default}"}
         refuse(f"~{group}", "cannot be left out", accepted=f"{group}=VALUE",
-               **(advice or {"typed": f"{group}={default}"}))  # fmt: skip
+               **suggest.rows().get(f"{group}=null", default))  # fmt: skip
 
 
 def _refuse_option(group: str, option: str, options: list[str]) -> None:
@@ -182,8 +185,8 @@ def _refuse_option(group: str, option: str, options: list[str]) -> None:
     else:
         advice = suggest.corrected(group, option)
         near = None if advice else nearest(option, options)
-    near = near or (options[0] if len(options) == 1 else None)
-    advice = {"typed": f"{group}={near}"} if near else advice
+    if near is not None or len(options) == 1:
+        advice = {"typed": f"{group}={near or options[0]}"}
     refuse(group, "there is no such option", option, accepted=", ".join(options),
            **(advice or {"hint": "one of these"}))  # fmt: skip
 
@@ -205,7 +208,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
     elif name not in (names := sorted(str(each) for each in node)):
         others = [each for each in names if each != "_target_"]
         advice = suggest.meant(key, value, others)
-        if _is_open(node, parent) and key not in other_tools.rows() and not nearest(name, others):
+        if _is_open(node, parent) and key not in suggest.rows() and not nearest(name, others):
             advice = {"typed": f"+{suggest.quoted(key, value)}"}
         help_of_it = f"{_HELP['typed']} {parent if parent in schema.sections() else ''}".strip()
         refuse(key, "there is no such key", value, accepted=", ".join(names),
@@ -214,8 +217,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
 
 def _is_open(node: DictConfig, group: str) -> bool:
     """Say whether a node is of a function of one's own, which may take what no file has."""
-    models = schema.SCHEMAS.get(group.replace(".", "/"), {}).values()
-    targets = [schema.target_of(kind) for kind in models]
+    targets = [schema.target_of(kind) for kind in schema.kinds(group)]
     target = str(node.get("_target_") if "_target_" in {*node} else "dtrain.")
     return target not in targets and not target.startswith(("dtrain.", "hydra_plugins."))
 
@@ -257,3 +259,50 @@ def _of_file(error: Exception) -> DtrainError:
 def _raw(override: Override) -> str:
     """Return the value of an override as it was typed, without quotes."""
     return (parse(override.input_line or "").value or "").strip("'\"")
+
+
+# -- keys with several values, of a sweep ---------------------------------------------------------
+
+
+def check_grid(overrides: Sequence[Override]) -> None:
+    """Refuse more combinations than a sweep may have, before they are made.
+
+    Raises:
+        UsageError: there are more than :data:`MOST`, or none.
+    """
+    counts = {o.get_key_element(): number(o) for o in overrides if o.is_discrete_sweep()}
+    total = math.prod(counts.values())
+    if total > MOST:
+        typed = " x ".join(f"{count:,} of {key}" for key, count in counts.items())
+        raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{typed} are {total:,}")
+
+
+def number(override: Override) -> int:
+    """Count the values of a key without expanding them; an interval or a pattern counts as one.
+
+    Raises:
+        UsageError: there are more than :data:`MOST`, or none.
+    """
+    key, found = override.get_key_element(), override.value()
+    try:
+        if isinstance(found, ChoiceSweep):
+            count = len(found.list)
+        elif isinstance(found, RangeSweep):
+            count = sum(1 for _ in islice(found.range(), MOST + 1))
+        else:
+            return 1
+    except (ArithmeticError, ValueError, HydraException):
+        count = 0
+    given = override.get_value_string()
+    if count > MOST:
+        raise _too_many(key, given, f"more than {MOST:,} values are")
+    if count == 0:
+        refuse(key, "has no value in it", given, accepted="at least one value",
+               typed=f"'{key}=range(0,3)'")  # fmt: skip
+    return count
+
+
+def _too_many(key: str, value: object, found: str) -> UsageError:
+    return UsageError(key, f"{found} more than a sweep can have", value,
+                      accepted=f"up to {MOST:,} jobs in all; or hydra/sweeper=random, which draws",
+                      typed="hydra/sweeper=random hydra.sweeper.trials=20")  # fmt: skip

@@ -11,20 +11,9 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-)  # fmt: skip
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from annotated_types import Interval, MaxLen, MinLen
+from annotated_types import Interval, Len
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -36,8 +25,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-#: Texts, numbers, lists and mappings of them.
-Plain: TypeAlias = Any
+from dtrain.config.node import Plain as Plain
+
 #: Largest count of anything (steps, epochs, examples): what is far below the 64 bits of TensorFlow.
 MANY = 10**9
 #: Largest seed: TensorFlow takes 31 bits.
@@ -86,10 +75,16 @@ class Group(BaseModel):
     #: Of its fields that have none of their own.
     group_scope: ClassVar[Scope | None] = None
 
-    def __init_subclass__(cls, scope: Scope | str | None = None, **options: Any):
+    def __init_subclass__(
+        cls, scope: Scope | str | None = None, target: str | None = None, **options: Plain
+    ):
+        """Take the scope of the fields, and what a node of this group calls, from the head."""
         super().__init_subclass__(**options)
         if scope is not None:
             cls.group_scope = Scope(scope) if isinstance(scope, str) else scope
+        if target is not None:
+            cls.__annotations__ = {"target_": Target, **cls.__annotations__}
+            cls.target_ = target  # type: ignore[attr-defined] # of those that have one
 
     if TYPE_CHECKING:  # of the tree
 
@@ -147,7 +142,7 @@ class Form:
     """
 
     accepted: str
-    problem: Callable[[Any], str | None] | None = None
+    problem: Callable[[Plain], str | None] | None = None
     example: str | None = None
 
     def __get_pydantic_core_schema__(
@@ -175,22 +170,9 @@ class Form:
         return value
 
 
-def range_problem(
-    value: Plain, low: float, high: float, *, above: bool = False, whole: bool = False
-) -> str | None:
-    """Say why ``value`` is no number of a range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return "is not a number"
-    if value < low or (above and value == low):
-        return f"must be {'above' if above else 'at least'} {bound(low)}"
-    if value > high:
-        return f"must be at most {bound(high)}"
-    return "is not a whole number" if whole and not isinstance(value, int) else None
-
-
-def items(least: int, most: int) -> Any:
+def items(least: int, most: int) -> Len:
     """Return how many items a list may have."""
-    return Field(min_length=least, max_length=most)
+    return Len(least, most)
 
 
 # -- forms that several groups use --------------------------------------------------------------
@@ -241,23 +223,19 @@ def node_problem(value: Plain) -> str | None:
     return None if "_target_" in value else "has no _target_"
 
 
-def mapping_problem(
-    value: Plain, why: Callable[[Any], str | None], places: bool = False
-) -> str | None:
+def mapping_problem(value: Plain, why: Callable[[Plain], str | None]) -> str | None:
     """Say why ``value`` is no mapping from names; null is of an output that has none.
 
     Args:
         value: anything.
         why: says why a value of it is none.
-        places: numbers stand for names where there are none.
     """
     if not isinstance(value, dict):
         return "is no mapping"
     if not value:
         return "is empty"
     for name, each in value.items():
-        problem = None if places and type(name) is int else line_problem(name)
-        problem = problem or (None if each is None else why(each))
+        problem = line_problem(name) or (None if each is None else why(each))
         if problem is not None:
             return f"{short(name)}: {short(each)} {problem}"
     return None
@@ -269,8 +247,9 @@ Regex = Annotated[str, Form("a regular expression", regex_problem, "'^block_'")]
 Patterns = Annotated[list[Regex], items(0, 1000)]
 _NODE = Form("a node with _target_", node_problem, "{_target_: MODULE.NAME}")
 Node = Annotated[Plain, _NODE]
+#: Of ``target_``, which is required where a group has no function of its own.
 Target = Annotated[
-    str,
+    str, Field(alias="_target_"),
     matching("the dotted name of a function or class", r"[^\W\d]\w*(\.[^\W\d]\w*)*",
              "is not the dotted name of a function or class", CHARACTERS),
 ]  # fmt: skip
@@ -297,11 +276,6 @@ def _file_name(value: Plain) -> str | None:
 FileName = Annotated[
     str, Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
 ]
-
-
-def target(default: str | None = None) -> Any:
-    """Return the field ``_target_``: required where a group has no function of its own."""
-    return Field(alias="_target_") if default is None else Field(default, alias="_target_")
 
 
 def _elements(shape: list[int]) -> list[int]:
@@ -337,18 +311,13 @@ def accepted(annotation: Plain, marks: tuple[object, ...] = ()) -> str:
     if origin is Literal:
         return ", ".join(map(str, arguments))
     if origin is list:
-        least, most = _bounds(marks, MinLen, "min_length"), _bounds(marks, MaxLen, "max_length")
-        number = (
-            ""
-            if most is None
-            else f" of {least or 0} to {most}"
-            if least != most
-            else f" of {most}"
-        )
+        size = next((each for each in marks if isinstance(each, Len)), None)
+        number = "" if size is None else f" of {size.min_length} to {size.max_length}"
+        if size is not None and size.min_length == size.max_length:
+            number = f" of {size.max_length}"
         return f"a list{number}, each {accepted(*arguments)}"
     if isinstance(annotation, type) and issubclass(annotation, Group):
-        keys = (key_of(name, field) for name, field in annotation.model_fields.items())
-        return f"a mapping with {', '.join(keys)}"
+        return f"a mapping with {', '.join(keyed(annotation))}"
     span = next((each for each in marks if isinstance(each, Interval)), None)
     words = _WORDS.get(annotation, "a value")
     return words if span is None else f"{words} {bounds(span)}"
@@ -356,23 +325,19 @@ def accepted(annotation: Plain, marks: tuple[object, ...] = ()) -> str:
 
 def bounds(span: Interval) -> str:
     """Return a range in words."""
-    low: Any = span.ge if span.gt is None else span.gt
-    high: Any = span.le if span.lt is None else span.lt
-    above = "above " if span.gt is not None else "from "
-    return f"{above}{bound(low)} {'up to but not' if span.lt is not None else 'to'} {bound(high)}"
-
-
-def _bounds(marks: tuple[object, ...], kind: type, name: str) -> int | None:
-    for mark in marks:
-        for each in getattr(mark, "metadata", [mark]):
-            if isinstance(each, kind):
-                return getattr(each, name)
-    return None
+    low = f"from {bound(span.ge)}" if span.gt is None else f"above {bound(span.gt)}"
+    high = f"to {bound(span.le)}" if span.lt is None else f"up to but not {bound(span.lt)}"
+    return f"{low} {high}"
 
 
 def key_of(name: str, field: FieldInfo) -> str:
     """Return the name of a field as it is typed."""
     return str(field.alias or name)
+
+
+def keyed(kind: type[Group]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by their names as they are typed."""
+    return {key_of(name, field): field for name, field in kind.model_fields.items()}
 
 
 def typed(value: Plain) -> str:

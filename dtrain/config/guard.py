@@ -12,6 +12,8 @@ import copy
 import importlib.util
 import os
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from hydra import version
@@ -23,12 +25,14 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, private, schema, tree, trust
+from dtrain.config import command_line, private, schema, tree, trust
 from dtrain.config.overrides import CONFIG_NAME, of_sources, parse
-from dtrain.errors import UsageError, refuse
+from dtrain.errors import DamagedFile, UsageError, refuse
+from dtrain.files.reading import read_plain
 
 NAME = "dtrain"
 _SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}
@@ -106,18 +110,14 @@ def check_overrides(overrides: list[str]) -> None:
     for each in OverridesParser.create().parse_overrides(of_sources(overrides)):
         key, value = each.key_or_group, each.value()
         private.check_named(key, value, f"{each.input_line} in the command, if it may be read")
-        if key != CONFIG_NAME:
-            for place in value if isinstance(value, list) else [value]:
-                _check_place(key, str(place))
-
-
-def _check_place(key: str, place: str) -> None:
-    scheme, _, name = place.partition("://")
-    is_package = scheme == "pkg" and importlib.util.find_spec(name.partition(".")[0]) is not None
-    if not is_package and not (scheme == "file" and os.path.isdir(name)):
-        refuse(key, "is neither a folder nor an installed package", place,
-               accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
-               hint=f"{key}=[file:///FOLDER]")  # fmt: skip
+        places = value if isinstance(value, list) else [value]
+        for place in places if key != CONFIG_NAME else ():
+            scheme, _, name = str(place).partition("://")
+            found = importlib.util.find_spec(name.partition(".")[0]) if scheme == "pkg" else None
+            if found is None and not (scheme == "file" and os.path.isdir(name)):
+                refuse(key, "is neither a folder nor an installed package", place,
+                       accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
+                       hint=f"{key}=[file:///FOLDER]")  # fmt: skip
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -160,7 +160,7 @@ def run_folder() -> tuple[str, bool]:
     """
     settings = HydraConfig.get()
     chosen = is_chosen(HydraConfig.instance().cfg, "run")
-    reserved = None if chosen else given.reserved()
+    reserved = None if chosen else private.reserved()
     return (str(settings.run.dir), chosen) if reserved is None else (str(reserved), True)
 
 
@@ -181,21 +181,16 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not _is_own_sweeper(str(target)):
+    # A plugin that is installed, and that the user has chosen; or one that is trusted.
+    chosen = str(target).startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
+    known = target in _SWEEPERS or trust.is_trusted(str(target))
+    if not known and not (chosen and trust.is_installed(str(target))):
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
-        if name != "_target_" and (
-            name.startswith("_") or (name == "params" and not _is_flat(value))
-        ):
+        is_call = name.startswith("_") or (name == "params" and not _is_flat(value))
+        if name != "_target_" and is_call:
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
-
-
-def _is_own_sweeper(target: str) -> bool:
-    """Say whether a sweeper is an installed plugin that the user has chosen, or is trusted."""
-    # ORDER: what is cheap first: every command asks.
-    plugin = target.startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
-    return trust.is_trusted(target) or (plugin and trust.is_installed(target))
 
 
 def _is_flat(params: Any) -> bool:
@@ -298,3 +293,75 @@ def _run_one(config: DictConfig, command: Any) -> None:
         command(job)
     finally:
         HydraConfig.instance().cfg = None
+
+
+# -- the YAML files of --config-dir that a command chooses, looked at before Hydra reads them ------
+#
+# Hydra answers a damaged one with a traceback, one that includes itself with a full stack, and one
+# whose aliases multiply with all of the memory. Here each ends in a sentence with its file.
+
+#: Most files that one preset leads to, each counted as often as it is named: Hydra composes it so.
+FILES = 1000
+DEPTH = 32
+
+
+def check_presets(config_dir: str | None, overrides: Iterable[Override]) -> None:
+    """Refuse files that are no presets.
+
+    Args:
+        config_dir: the folder of presets, if there is one.
+        overrides: which choose options of groups.
+
+    Raises:
+        DamagedFile: naming file and line.
+    """
+    numbers: dict[Path, int] = {}
+    for override in () if config_dir is None else overrides:
+        key, value = override.key_or_group, parse(override.input_line or "").value or ""
+        options = (
+            [] if "." in key else [each.strip(" '\"") for each in value.strip("[]").split(",")]
+        )
+        for name in [value] if key == CONFIG_NAME else [f"{key}/{each}" for each in options]:
+            _check_file(Path(str(config_dir)), Path(str(config_dir), name), (), numbers)
+
+
+def _check_file(
+    folder: Path, place: Path, above: tuple[Path, ...], numbers: dict[Path, int]
+) -> int:
+    """Check a file and those that its defaults name, and return how many they all are.
+
+    Args:
+        folder: of all presets.
+        place: of the file, without its ending; where none is, it is one of dtrain's own.
+        above: the files that led here.
+        numbers: of those that were looked at.
+    """
+    path = place.with_name(f"{place.name.removesuffix('.yaml')}.yaml")
+    if path in above:
+        names = " -> ".join(str(each.relative_to(folder)) for each in (*above, path))
+        raise DamagedFile(path, f"has defaults that lead back to it ({names})")
+    if path.is_file() and path not in numbers:
+        if len(above) > DEPTH:
+            raise DamagedFile(path, f"is led to by more than {DEPTH} presets")
+        named = _defaults(folder, path, read_plain(path, aliases=True).get("defaults", []))
+        number = 1 + sum(_check_file(folder, each, (*above, path), numbers) for each in named)
+        if number > FILES:
+            raise DamagedFile(path, f"has defaults that lead to more than {FILES:,} files")
+        numbers[path] = number
+    return numbers.get(path, 1)
+
+
+def _defaults(folder: Path, path: Path, defaults: Any) -> Iterator[Path]:
+    """Yield the places of the options that a list of defaults names."""
+    if not isinstance(defaults, list):
+        raise DamagedFile(path, "has defaults that are no list")
+    for item in defaults:
+        if isinstance(item, list):
+            raise DamagedFile(path, "has a default that is no name of a preset")
+        for head, named in item.items() if isinstance(item, dict) else [("", item)]:
+            for option in named if isinstance(named, list) else [named]:
+                if isinstance(option, list | dict):
+                    raise DamagedFile(path, "has a default that is no name of a preset")
+                group = (str(head).split() or [""])[-1].partition("@")[0]
+                below = folder if f"{group}{option}".startswith("/") else path.parent
+                yield below / group.strip("/") / str(option).partition("@")[0].strip("/")

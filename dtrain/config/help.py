@@ -8,7 +8,7 @@ import inspect
 from typing import Literal, NamedTuple, get_args, get_origin
 
 from dtrain.config import schema
-from dtrain.config.fields import Group, accepted, key_of, typed
+from dtrain.config.fields import Group, accepted, keyed, typed
 from dtrain.errors import refuse
 
 
@@ -53,17 +53,17 @@ def keys() -> tuple[str, ...]:
     """Return all keys that have a help: of the whole and of every option of every group."""
     inner = (group.replace("/", ".") for group in schema.SCHEMAS)
     return tuple(dict.fromkeys(
-        f"{group}.{key_of(name, field)}".lstrip(".")
+        f"{group}.{name}".lstrip(".")
         for group in ("", *schema.sections(), *inner, "strategy.mesh")
-        for kind in schema.kinds(group) for name, field in kind.model_fields.items()
+        for kind in schema.kinds(group) for name in keyed(kind)
     ))  # fmt: skip
 
 
 @functools.cache
 def described(kind: type[Group], group: str) -> dict[str, Help]:
     """Return the help of each field of a model that stands at ``group``, ``""`` for the top."""
-    return {key_of(name, field): _help(kind, name, f"{group}.{key_of(name, field)}".lstrip("."))
-            for name, field in kind.model_fields.items()}  # fmt: skip
+    keys = zip(keyed(kind), kind.model_fields, strict=True)
+    return {key: _help(kind, name, f"{group}.{key}".lstrip(".")) for key, name in keys}
 
 
 def is_switch(key: str) -> bool:

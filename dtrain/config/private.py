@@ -26,21 +26,26 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 
 from dtrain import secrets
-from dtrain.config import given, trust
+from dtrain.config import trust
 from dtrain.config.overrides import key_of, parse
-from dtrain.errors import UsageError, refuse
-from dtrain.files import writing
+from dtrain.errors import DamagedFile, UsageError, refuse
+from dtrain.files import reading, writing
+from dtrain.host import pickles
+from dtrain.host.python_path import FOLDER, RESERVED
 
 #: Names of variables, with commas between them, that a configuration from elsewhere may read.
 ENV = "DTRAIN_ENV"
 #: Variables that hold what was typed: this, and the key. They exist for configurations alone.
 PREFIX = "DTRAIN_SECRET_"
+#: Bytes of a module.
+LARGEST = 32_000_000
 MOST = 1000  # overrides of a command that a folder holds
 #: Overrides that say where a new folder goes.
 _FOLDERS = ("output_dir", "hydra.run.dir", "hydra.sweep.dir")
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*['\"]?(\w+)['\"]?\s*(,?)")
 #: A reference that can be replaced in an override, and a value that needs no quotes there.
 _SIMPLE, _UNQUOTED = re.compile(r"\$\{oc\.env:(\w+)\}"), re.compile(r"[\w./+-]+")
+_GIVEN = re.compile(r"\bgiven_[0-9a-f]{32}\b")
 _SHORTEST = 4  # of a secret that is looked for in values which other values are part of
 _NO_DEFAULT = object()
 
@@ -74,7 +79,7 @@ def accept(key: str, folder: str, command: Any, words: Iterable[str]) -> tuple[l
                accepted=f"a folder as dtrain wrote it, with up to {MOST:,} overrides",
                hint=f"{key}=outputs/DATE/TIME_NAME")  # fmt: skip
     own = grant_own(command)
-    given.offer(Path(folder), overrides, own)
+    offer_given(Path(folder), overrides, own)
     if not own:
         trust.command().doubt(words)
         if key == "fork":  # where its own new folder goes is the user's to say
@@ -144,9 +149,9 @@ def _core(command: Any) -> dict[str, Any]:
 def is_own(value: Any, theirs: Any) -> bool:
     """Say whether ``theirs`` is the signature of ``value`` by this user's key."""
     ours = signature(value)
-    return isinstance(theirs, str) and ours is not None and hmac.compare_digest(
-        ours.encode(), theirs.encode(errors="replace")
-    )  # fmt: skip
+    if not isinstance(theirs, str) or ours is None:
+        return False
+    return hmac.compare_digest(ours.encode(), theirs.encode(errors="replace"))
 
 
 def signature(value: Any) -> str | None:
@@ -163,6 +168,70 @@ def signature(value: Any) -> str | None:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest() if len(key) == 32 else None
 
 
+# -- what a caller of the Python API gives: arrays, and modules of functions that he alone has ----
+#
+# The name of such a module is the digest of its text: where the overrides that name it are the
+# user's own, its text is, too, and it is trusted for this run alone.
+
+
+def reserved() -> Path | None:
+    """Return the folder that a caller has made for the run, or the sweep, of this command."""
+    found = os.environ.get(RESERVED)
+    return Path(found).absolute() if found else None
+
+
+def is_reserved(path: Path) -> bool:
+    """Say whether nothing is in the folder at ``path`` but what a caller has given."""
+    return reserved() == path.absolute() and set(os.listdir(path)) <= {FOLDER}
+
+
+def given_modules(overrides: Iterable[str]) -> list[str]:
+    """Return the names of modules from Python that overrides, or other texts, name."""
+    return list(dict.fromkeys(name for text in overrides for name in _GIVEN.findall(text)))
+
+
+def given_file(folder: Path, name: str) -> Path:
+    """Return the file of a module in a folder ``given/``."""
+    return folder / f"{name}{pickles.SUFFIX}"
+
+
+def offer_given(run: Path, overrides: Iterable[str], own: bool) -> None:
+    """Let the modules that overrides name be loaded from a run folder, if it is the user's own.
+
+    Args:
+        run: the folder of a run or a sweep, or a checkpoint of a run.
+        overrides: of the command that began it.
+        own: its signature is the user's. Nothing of another one is loaded, whoever trusts it.
+
+    Raises:
+        DamagedFile: a file was changed since it was given.
+        OSError: one cannot be read.
+    """
+    if run.parent.name == "checkpoints":
+        run = run.parent.parent
+    for name in given_modules(overrides) if own else ():
+        path = given_file(run.absolute() / FOLDER, name)
+        data = reading.read_bytes(path, pickles.LARGEST) if path.exists() else None
+        if data is not None and pickles.name_of(data) != name:
+            raise DamagedFile(path, "was changed since it was given")
+        pickles.offer([str(path)])
+
+
+def keep_given(run: Path, overrides: Iterable[str]) -> None:
+    """Copy the modules that overrides name into a run folder: they may come from another run.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for name in given_modules(overrides):
+        target, source = given_file(run / FOLDER, name), pickles.find(name)
+        if source is None or target.exists():
+            continue
+        target.parent.mkdir(exist_ok=True)
+        data = reading.read_bytes(Path(source), pickles.LARGEST)
+        writing.write_bytes(target, data, lasting=True)
+
+
 # -- variables of the environment
 
 
@@ -173,13 +242,12 @@ def allowed(name: str) -> bool:
 
 
 def _refusal(key: str, name: str) -> UsageError:
-    return UsageError(
-        key,
-        f"asks for the variable {name} of your environment, which nothing that you typed names",
-        f"${{oc.env:{name}}}",
-        accepted="variables named by your overrides, by a file of your --config-dir, or by " + ENV,
-        hint=f"{ENV}={name} in front of the command, if it may be read and sent on",
-    )  # fmt: skip
+    problem = (
+        f"asks for the variable {name} of your environment, which nothing that you typed names"
+    )
+    accepted = f"variables named by your overrides, by a file of your --config-dir, or by {ENV}"
+    hint = f"{ENV}={name} in front of the command, if it may be read and sent on"
+    return UsageError(key, problem, f"${{oc.env:{name}}}", accepted=accepted, hint=hint)
 
 
 def _env(key: str, default: Any = _NO_DEFAULT, *, _node_: Node) -> str | None:
@@ -252,11 +320,8 @@ def resolve(config: DictConfig) -> None:
     read.clear()
     OmegaConf.resolve(config)
     standing = set().union(*(_secret_variables(key, raw) for key, raw in references.items()))
-    hidden = {
-        name: value
-        for name, value in read.items()
-        if value and (name in standing or secrets.named(name))
-    }
+    secret = {name for name in read if name in standing or secrets.named(name)}
+    hidden = {name: value for name, value in read.items() if value and name in secret}
     for key, raw in references.items():
         node, name, _ = before[key]
         # Decoded: a number, or a whole node, of which no part is to be written.
@@ -267,8 +332,7 @@ def resolve(config: DictConfig) -> None:
         if isinstance(value, str) and not typed and not key.endswith("_target_"):
             text = _hide(value, hidden, variables(str(references.get(key, ""))))
             if text != value:
-                node[name] = text
-                continue
+                node[name] = value = text  # with a reference
         if "${" in str(value):
             continue
         if secrets.is_secret(value, key):

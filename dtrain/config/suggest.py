@@ -1,5 +1,6 @@
 """What was meant by a key or a value that there is not: a near one, or one of other tools.
 
+Words of other tools and of earlier versions, and what is typed here, are in ``other_tools.yaml``.
 What is to be typed is tried before it is said: a key takes it, or it is not said.
 """
 
@@ -11,12 +12,18 @@ import re
 import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
-from dtrain.config import kinds, other_tools, schema
+import yaml
+
+from dtrain.config import schema, trust
 from dtrain.config.help import keys, values_of
-from dtrain.config.other_tools import Advice
 from dtrain.errors import nearest
 
+#: What a refusal says to do: ``typed`` as it stands, or a ``hint``; nothing where none is near.
+Advice: TypeAlias = dict[str, str]
+#: Tables of other things than keys.
+_OTHERS = ("function", "keyword", "command", "option of ")
 #: What is typed for a value that is not known.
 VALUE = "VALUE"
 #: Values that switch something off.
@@ -30,6 +37,28 @@ _FORMATS = {
 }  # fmt: skip
 
 
+@functools.cache
+def tables() -> dict[str, dict[str, Advice]]:
+    """Return for each tool what is typed there, and what here; read where something is refused."""
+    text = Path(__file__).with_name("other_tools.yaml").read_text(encoding="utf-8")
+    return {
+        tool: {str(theirs): ours if isinstance(ours, dict) else {"typed": ours}
+               for theirs, ours in rows.items()}
+        for tool, rows in yaml.safe_load(text).items()
+    }  # fmt: skip
+
+
+def tools() -> dict[str, dict[str, Advice]]:
+    """Return the tables of keys, and of values of keys here, by tool."""
+    return {tool: rows for tool, rows in tables().items() if not tool.startswith(_OTHERS)}
+
+
+@functools.cache
+def rows() -> dict[str, Advice]:
+    """Return what all tools have instead of keys, and of values of keys here."""
+    return {theirs: ours for rows in tools().values() for theirs, ours in rows.items()}
+
+
 def meant(key: str, value: str, names: Collection[str] = ()) -> Advice:
     """Return what to do in the place of ``KEY=VALUE``, a key that there is not.
 
@@ -38,16 +67,16 @@ def meant(key: str, value: str, names: Collection[str] = ()) -> Advice:
         names: of the keys that stand beside it.
     """
     parent, _, name = key.rpartition(".")
-    group, rows = parent.replace(".", "/"), other_tools.rows()
-    if (row := rows.get(f"{key}={value.lower()}")) is not None:
+    group, table = parent.replace(".", "/"), rows()
+    if (row := table.get(f"{key}={value.lower()}")) is not None:
         return row
     if name == "path" and (overrides := of_file(value)):
         return {"typed": overrides}
-    if key not in rows and (options := options_with(group, name)):
+    if key not in table and (options := options_with(group, name)):
         return {"hint": f"{group}={' or '.join(options)}, which has {name}"}
     for theirs in (key, name, f"{key.split('.')[0]}."):
-        if theirs in rows:
-            return _filled(rows[theirs], value)
+        if theirs in table:
+            return _filled(table[theirs], value)
     if name in ("name", "type") and group in schema.GROUPS:
         return assigned(group, value)
     near = None if name in _by_name() else nearest(name, names)
@@ -74,7 +103,7 @@ def assigned(key: str, value: str, but: str | None = None) -> Advice:
     group = key.replace(".", "/")  # a dot is typed for the slash
     but = but if group == key or group not in schema.GROUPS else None
     key = group if group in schema.GROUPS else key
-    if (row := other_tools.rows().get(f"{key}={value.lower()}")) is not None:
+    if (row := rows().get(f"{key}={value.lower()}")) is not None:
         return row
     if key == "dataset" and (overrides := of_file(value)):
         return {"typed": overrides}
@@ -140,12 +169,12 @@ def is_key(name: str) -> bool:
 
 def is_named(name: str) -> bool:
     """Say whether there is a key of such a name, here or in another tool, in whatever group."""
-    return is_key(name) or name in _by_name() or name in other_tools.rows()
+    return is_key(name) or name in _by_name() or name in rows()
 
 
 def of_help(key: str) -> str | None:
     """Return the help that was meant by ``--help KEY``; None where nothing is near."""
-    ours = [*other_tools.rows().get(key.rpartition(".")[2], {}).values()]
+    ours = [*rows().get(key.rpartition(".")[2], {}).values()]
     named = [each for each in re.findall(r"[\w./]+", " ".join(ours)) if is_key(each)]
     near = nearest(key, keys())
     named += keys_named(key.rpartition(".")[2]) or ([near] if near else [])
@@ -187,7 +216,7 @@ def of_preset(path: str) -> Advice:
 
 def _callbacks(value: str) -> str | None:
     """Return callbacks that were given by names alone, ``[A,B]`` or one, as nodes."""
-    of_keras = {each.lower().replace("_", ""): each for each in kinds.CALLBACKS}
+    of_keras = {each.lower().replace("_", ""): each for each in trust.CALLBACKS}
     nodes = []
     for name in re.split(r"[\[\],'\" ]+", value.strip("[]'\" ")):
         ours = of_keras.get(name.rpartition(".")[2].lower().replace("_", ""))
@@ -223,8 +252,7 @@ def keys_named(name: str) -> list[str]:
 
 def options_with(group: str, name: str) -> list[str]:
     """Return the options of a group that have a key ``name``."""
-    models = schema.SCHEMAS.get(group, {})
-    having = [f"/schema/{group}/{each}@_here_" for each, kind in models.items()
-              if name in kind.model_fields]  # fmt: skip
+    models = schema.SCHEMAS.get(group, {}).items()
+    having = [f"/{group}/{each}@_here_" for each, kind in models if name in kind.model_fields]
     paths = sorted((schema.folder("conf") / group).glob("*.yaml"))
     return [path.stem for path in paths if any(each in path.read_text() for each in having)]

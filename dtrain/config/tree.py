@@ -121,16 +121,22 @@ def to_yaml(config: Config) -> str:
 
 def address(config: Config) -> str | None:
     """Return ``tracking.uri`` as it may be written; None where there is none."""
-    uri: str | None = config.tracking.written().get("uri")
-    return uri
+    return config.tracking.written().get("uri")
 
 
 def select(config: Config, key: str) -> Plain:
     """Return what stands at a dotted key, plain; None where there is nothing."""
-    value: Plain = config
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return nodes.to_plain(value)
+    return nodes.to_plain(at(config, key))
+
+
+def at(value: Plain, key: str) -> Plain:
+    """Return what stands at a key such as ``a.b[0]``; None where there is nothing."""
+    for part in re.findall(r"[^.\[\]]+", key):
+        if isinstance(value, list) and part.isdigit():
+            value = value[int(part)] if int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _value(tree: DictConfig, name: Plain, depth: int = 0) -> Plain:
@@ -172,8 +178,7 @@ def check_sizes(tree: DictConfig) -> None:
     Raises:
         UsageError: for the first one found.
     """
-    key = endless(tree)
-    if key is not None:
+    if (key := endless(tree)) is not None:
         refuse(key, ENDLESS, "${...}", accepted="references that end", hint=f"{key}=VALUE")
 
 
@@ -185,10 +190,8 @@ def endless(tree: DictConfig) -> str | None:
     """
     plain = OmegaConf.to_container(tree, resolve=False)
     sizes: dict[str, int] = {}
-    return next(
-        (key for key, _, _ in _references(tree, "") if _size(plain, key, sizes) > MOST_REFERRED),
-        None,
-    )
+    keys = (key for key, _, _ in _references(tree, ""))
+    return next((key for key in keys if _size(plain, key, sizes) > MOST_REFERRED), None)
 
 
 def _size(plain: Plain, key: str, sizes: dict[str, int]) -> int:
@@ -196,15 +199,7 @@ def _size(plain: Plain, key: str, sizes: dict[str, int]) -> int:
     if key in sizes:
         return sizes[key]
     sizes[key] = 0  # if it comes back to itself OmegaConf says so
-    value = plain
-    for part in filter(None, re.split(r"[.\[\]]", key)):
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            value = None
-    size = 1
+    value, size = at(plain, key), 1
     if isinstance(value, dict | list):
         names = value if isinstance(value, dict) else range(len(value))
         size += sum(_size(plain, f"{key}.{name}", sizes) for name in names)

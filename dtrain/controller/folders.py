@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import given
+from dtrain.config import private
 from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import addresses, reading, writing
 from dtrain.files.fields import Json
+from dtrain.host.python_path import FOLDER
 from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
 
@@ -36,7 +37,7 @@ def create(path: Path, output_dir: str) -> RunDir:
         UsageError: it cannot be made, naming ``output_dir``.
     """
     try:
-        if path.is_dir() and given.is_reserved(path):
+        if path.is_dir() and private.is_reserved(path):
             writing.adopt(path)
             return RunDir(path)
         return RunDir.create(path)
@@ -92,10 +93,10 @@ def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
         with contextlib.suppress(FileExistsError):
             writing.make_folder(rundir.path)
         left = os.listdir(rundir.path)
-        if not left or given.is_reserved(rundir.path):
+        if not left or private.is_reserved(rundir.path):
             descriptor = lock(rundir, key)
             left = os.listdir(rundir.path)
-            if set(left) <= {LOCK, given.FOLDER}:
+            if set(left) <= {LOCK, FOLDER}:
                 writing.adopt(rundir.path)
                 return rundir, descriptor
             os.close(descriptor)  # another command was here between the two looks

@@ -22,10 +22,9 @@ from pathlib import Path
 import yaml
 
 from dtrain import errors
-from dtrain.config import private, tree
+from dtrain.config import private, schema, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.private import PREFIX
-from dtrain.config.schema import rules
 from dtrain.config.tree import Config
 from dtrain.controller.folders import unwritable
 from dtrain.controller.job import JobSpec
@@ -118,7 +117,7 @@ def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json)
             f"hardware.{key}={math.ceil(pods.cpus / cluster.together)}"
             for key in ("intra_op_threads", "inter_op_threads")
             if getattr(config.hardware, key) is None
-            and f"hardware.{key}" not in rules.UNREAD[config.backend]
+            and f"hardware.{key}" not in schema.UNREAD[config.backend]
         ]
     words += [
         f"launcher={'auto' if len(tasks) > 1 else 'local'}", f"output_dir={output_dir}",

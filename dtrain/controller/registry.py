@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config import help, other_tools, suggest
+from dtrain.config import help, suggest
 from dtrain.config.fields import Group, Options, accepted, key_of, typed
 from dtrain.config.overrides import parse
 from dtrain.config.schema.running import Action
@@ -186,7 +186,7 @@ class Command:
         """Refuse a word, and say what is near."""
         _, name, value = parse(word)
         key, value = name.lstrip("-").replace("-", "_"), value or suggest.VALUE
-        row = other_tools.tables().get(f"option of {self.name}", {}).get(key, {})
+        row = suggest.tables().get(f"option of {self.name}", {}).get(key, {})
         near = nearest(key.rpartition(".")[2], self.keys)
         advice = {"typed": f"{row['typed']}={value}"} if "typed" in row else row
         if not advice and near is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dtrain.config import given, tree
+from dtrain.config import private, tree
 from dtrain.config.tree import Config
 from dtrain.controller import remote
 from dtrain.controller.code_recorder import Recorder
@@ -117,7 +117,7 @@ class RunFiles:
             write_text(self._rundir.config, tree.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             if "derived" not in command:
-                given.keep(self._rundir.path, command.get("overrides", ()))
+                private.keep_given(self._rundir.path, command.get("overrides", ()))
             began = past.get("began") or time.time()
             write_json(self._rundir.command, {**past, **command, "began": began}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())

@@ -105,6 +105,12 @@ def _nothing() -> None:
     """Be forked, and end."""
 
 
+def _begin(handed: dict[str, str], target: Callable[..., None], *arguments: object) -> None:
+    """Be a process that may call what the command may which has started it."""
+    os.environ.update(handed)
+    target(*arguments)
+
+
 @contextlib.contextmanager
 def _sheltered() -> Iterator[None]:
     """Start processes that leave requests to stop to the controller and do not chatter.
@@ -147,7 +153,8 @@ class Process:
         with LOCK:
             context: Any = warm(server)
             ours, theirs = context.Pipe(duplex=False)
-            self._process = context.Process(target=target, args=(*arguments, theirs), name=name)
+            given = (python_path.handed(), target, *arguments, theirs)
+            self._process = context.Process(target=_begin, args=given, name=name)
             try:
                 if context.get_start_method() == "forkserver":
                     self._process.start()

@@ -1,7 +1,7 @@
 """Functions and classes of a caller's process: a file of cloudpickle each, which is a module here.
 
 The name of the module, ``given_DIGEST``, says what is in the file. A file is loaded only where
-:data:`FILES` lists it: the command that a user has signed names it (:mod:`dtrain.config.given`),
+:data:`FILES` lists it: the command that a user has signed names it (:mod:`dtrain.config.private`),
 or it was made by the process that began this command. No other one is ever opened as a pickle.
 """
 

@@ -2,7 +2,7 @@
 
 ``dtrain/__init__.py`` takes it from the front of ``sys.path``, where ``python -m`` has put it;
 :func:`offer` then finds there what nothing installed has, and only for a name that the user trusts
-or that is :data:`own`, or for code that is itself from there.
+or his command calls (:class:`Granted`), or for code that is itself from there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,12 @@ from types import ModuleType
 from dtrain.host import pickles
 
 TRUST = "DTRAIN_TRUST"
-#: Modules of the current directory that the configuration of the parent process names.
-_OWN = "DTRAIN_OWN"
+#: Folder in a run folder of what a caller of the Python API has given to it.
+FOLDER = "given"
+#: The folder of the run, or of the sweep, that a caller has made for this command.
+RESERVED = "DTRAIN_RESERVED"
+#: What the command has granted that started this process (:class:`Granted`).
+_CALLED, _OWN = "DTRAIN_TRUSTED", "DTRAIN_OWN"
 #: Of an interpreter that dtrain started: its variables below are dtrain's, and not the user's.
 _STARTED = "DTRAIN_STARTED"
 _SAFE = "PYTHONSAFEPATH"
@@ -29,8 +34,40 @@ _OF_RUNS = ("command.json", "cluster.json", "sweep.json", "journal.jsonl")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 #: Holds :data:`_ROOT` where dtrain is found by nothing but the current directory.
 _checkout: list[str] = []
-#: Modules of the current directory that a configuration of this process names, where it may.
-own: set[str] = set()
+
+
+class Granted:
+    """What is called, and imported from the current directory, because a command names it.
+
+    Of a process that a command starts it is what the command had: it is handed down.
+
+    Attributes:
+        called: functions and classes that the user has named.
+        modules: at the top of the current directory, that a configuration names where it may.
+    """
+
+    def __init__(self) -> None:
+        self.called, self.modules = _listed(_CALLED), _listed(_OWN)
+
+
+#: Of the command of this thread; None in a process, or a thread, that has what was handed down.
+granted: ContextVar[Granted | None] = ContextVar("granted", default=None)
+
+
+def _listed(variable: str) -> set[str]:
+    return set(filter(None, os.environ.get(variable, "").split(",")))
+
+
+def handed() -> dict[str, str]:
+    """Return variables by which a process that is started here is granted the same."""
+    found = granted.get() or Granted()
+    return {_CALLED: ",".join(sorted(found.called)), _OWN: ",".join(sorted(found.modules))}
+
+
+def forget() -> None:
+    """Forget what was handed down to this process: it begins a command."""
+    for name in (_CALLED, _OWN):
+        os.environ.pop(name, None)
 
 
 def settle(taken: bool = False) -> None:
@@ -42,7 +79,6 @@ def settle(taken: bool = False) -> None:
     if taken and _ROOT not in sys.path:  # a checkout that is not installed
         sys.path.append(_ROOT)
         _checkout.append(_ROOT)
-    own.update(filter(None, os.environ.pop(_OWN, "").split(",")))
     started = os.environ.pop(_STARTED, None)
     if started is not None:
         os.environ.pop(_SAFE, None)
@@ -56,7 +92,7 @@ def settle(taken: bool = False) -> None:
 
 def environment() -> dict[str, str]:
     """Return variables for an interpreter that this one starts: it looks where this one does."""
-    found = {_OWN: ",".join(sorted(own))} if own else {}
+    found = {name: value for name, value in handed().items() if value}
     if os.environ.get(_SAFE):
         return found
     found |= {_SAFE: "1", _STARTED: ""}
@@ -77,12 +113,16 @@ class _Finder:
 
     folder = ""
 
+    def __init__(self) -> None:
+        #: What functions import that were passed from Python, and are loaded.
+        self.imports: set[str] = set()
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module at the top, for those who may have it."""
         if (given := pickles.spec(name)) is not None:
-            own.update(pickles.read(name)[0]["imports"])
+            self.imports.update(pickles.read(name)[0]["imports"])
             return given
         # Else an optional import of any package would run a file of that name in the folder.
         if path is not None or not (name in tops() or self._asks()):
@@ -113,11 +153,11 @@ class _ForChildren(str):
     def __reduce__(self) -> tuple[object, ...]:
         if _checkout:  # dtrain itself is found in no other place
             return str, (_finder.folder,)
-        return _offered, (sorted(own),)
+        return _offered, (handed(),)
 
 
-def _offered(names: Iterable[str]) -> str:
-    own.update(names)
+def _offered(variables: dict[str, str]) -> str:
+    os.environ.update(variables)
     offer()
     return _for_children
 
@@ -127,7 +167,8 @@ _for_children = _ForChildren("<current directory, where trusted>")
 
 def tops() -> set[str]:
     """Return the modules of the current directory that may be imported."""
-    return own | {name.split(".")[0] for name in trusted()}
+    found = granted.get() or Granted()
+    return found.modules | _finder.imports | {name.split(".")[0] for name in trusted()}
 
 
 def installed(name: str) -> ModuleSpec | None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config.given import FOLDER, names
+from dtrain.config.private import given_modules as names
 from dtrain.host import pickles
+from dtrain.host.python_path import FOLDER
 from tests.hostile.test_five_rules import OF_WORDS, Place, _Evil
 
 SCRIPT = """

@@ -10,25 +10,21 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path as File
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from omegaconf import MISSING, OmegaConf
+from pydantic import model_validator
 
 import dtrain
-from dtrain.config.fields import FileName, Group, Metric, Path, Plain, Scope, Seed, key_of, scope
+from dtrain.config import fields as f
+from dtrain.config.fields import Group, Plain, Scope, scope
+from dtrain.config.node import nodes
 from dtrain.config.overrides import parse
-from dtrain.config.schema import (
-    datasets,
-    launchers,
-    models,
-    optimizers,
-    running,
-    strategies,
-)  # fmt: skip
-from dtrain.config.schema.rules import Rules
+from dtrain.config.schema import datasets, launchers, models, running, strategies
 from dtrain.config.schema.running import Sweep
 from dtrain.config.schema.training import Checkpointing, FineTuning, Hardware, Init, Trainer
 from dtrain.errors import refuse
+from dtrain.host.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from dtrain.config.node import Node as Open
@@ -36,8 +32,37 @@ else:
     Open = Plain
 
 
-class Config(Rules):
-    """The whole configuration. Groups for which users bring YAML files of their own are open."""
+#: By backend, the keys that it does not read: the value that they have then, and why there is no
+#: other.
+UNREAD: dict[str, dict[str, tuple[str, str]]] = {
+    "tensorflow": {
+        "trainer.compile": ("false", "TensorFlow compiles steps by XLA (hardware.jit_compile)")
+    },
+    "jax": {
+        "hardware.inter_op_threads": (
+            "null", "JAX has one pool of threads (hardware.intra_op_threads)"
+        ),
+        "hardware.onednn": ("true", "JAX does not use these kernels"),
+        "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
+        "trainer.compile": ("false", "every step of JAX is compiled by XLA"),
+        "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
+        "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
+        "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
+        "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
+    },
+    "torch": {
+        "hardware.jit_compile": ("false", "PyTorch has torch.compile (trainer.compile)"),
+        "strategy.communication": ("auto", "PyTorch has gloo on CPUs, and NCCL on NVIDIA GPUs"),
+        "strategy.rules": ("auto", "fully_shard divides the first axis of each parameter"),
+    },
+}  # fmt: skip
+
+
+class Config(Group):
+    """The whole configuration. Groups for which users bring YAML files of their own are open.
+
+    Rules over keys of several groups are validators of it, each of which names its keys.
+    """
 
     model: Annotated[Open, scope("numbers")]
     """The model: a function that returns a keras.Model."""
@@ -69,27 +94,104 @@ class Config(Rules):
     """Many jobs by one command (-m)."""
     project: Annotated[dict[str, Plain], scope("record")] = {}
     """Keys of your own, for references such as ${project.paths.data}."""
-    name: Annotated[FileName, scope("record")]
+    name: Annotated[f.FileName, scope("record")]
     """Name of the run; by default the chosen model and strategy."""
     backend: Annotated[Literal["tensorflow", "jax", "torch", "auto"], scope("host")] = "auto"
     """Framework on which Keras computes; auto: TensorFlow, if it has the strategy."""
-    seed: Annotated[Seed, scope("numbers")] = 0
+    seed: Annotated[f.Seed, scope("numbers")] = 0
     """Seed of weights, of the order of examples, and of all that is random."""
-    output_dir: Annotated[Path, scope("record", "training", "sweep")] = "outputs"
+    output_dir: Annotated[f.Path, scope("record", "training", "sweep")] = "outputs"
     """Folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR."""
-    objective: Annotated[Metric, scope("length", "training", "sweep")] = "auto"
+    objective: Annotated[f.Metric, scope("length", "training", "sweep")] = "auto"
     """Metric that the job returns, and by which the best checkpoint is chosen; auto: the first of
     val_accuracy, val_loss, accuracy and loss that the run has."""
     objective_mode: Annotated[Literal["max", "min", "auto"], scope("length", "sweep")] = "auto"
     """Is a larger one better (max) or not (min); auto: min for losses and errors."""
-    resume: Annotated[Path | None, scope("command", "once", "call", "training")] = None
+    resume: Annotated[f.Path | None, scope("command", "once", "call", "training")] = None
     """Run folder to resume; latest: the newest; auto: the unfinished one of this command."""
-    fork: Annotated[Path | None, scope("command", "call", "training")] = None
+    fork: Annotated[f.Path | None, scope("command", "call", "training")] = None
     """Run folder (latest: the newest) or its checkpoint, whose weights begin a new run."""
     record_code: Annotated[bool, scope("record")] = True
     """Record commit, changes and untracked files for replay."""
     dry_run: Annotated[bool, scope("command", "once", "call", "sweep")] = False
     """Print the plan and stop."""
+
+    @model_validator(mode="after")
+    def _backend_has_strategy(self) -> Self:
+        """Refuse a strategy that the backend does not have."""
+        backend, having = self._backend(), strategies.backends(self.strategy["_target_"])
+        if backend not in having:
+            titles = " and ".join(FRAMEWORKS[name].title for name in having)
+            other = f"backend={having[0]}"
+            refuse("strategy", f"is one of {titles}, and not of {FRAMEWORKS[backend].title}",
+                   self.strategy["name"], accepted=f"those of docs/backends.md, or {other}",
+                   typed=other)  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _backend_reads_keys(self) -> Self:
+        """Refuse another value than the default of a key that the backend does not read."""
+        backend = self._backend()
+        having = strategies.backends(self.strategy["_target_"])
+        for key, (accepted, why) in UNREAD[backend].items():
+            group, _, name = key.partition(".")
+            chosen = getattr(self, group)
+            values = vars(chosen) if isinstance(chosen, Group) else chosen
+            value = f.typed(values.get(name, accepted))
+            if value != accepted:
+                readers = [f"backend={name}" for name in having if key not in UNREAD[name]]
+                refuse(key, f"is for {' and '.join(readers) or 'other strategies'}: {why}", value,
+                       accepted=", or ".join([accepted, *readers[:1]]),
+                       typed=f"{key}={accepted}")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _functions_are_of_the_backend(self) -> Self:
+        """Refuse PyTorch's losses, metrics and optimizers beside another framework."""
+        texts = {"loss": self.trainer.loss, "metrics": self.trainer.metrics}
+        groups = {"model": self.model, "optimizer": self.optimizer, "trainer": texts}
+        title = FRAMEWORKS[self._backend()].title
+        for key, node, _ in nodes(groups, "") if self._backend() != "torch" else ():
+            if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
+                refuse(f"{key}._target_", f"is PyTorch's, and {title} takes Keras'",
+                       node["_target_"], typed="backend=torch")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _weights_have_rules(self) -> Self:
+        """Refuse rules for names of weights where none are read."""
+        if self.init.weights is None and self.init.rules:
+            refuse("init.rules", "are of init.weights, which is null", "[...]",
+                   accepted="init.weights with what they are for",
+                   typed="'init.rules=[]'")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _logged_model_is_kept(self) -> Self:
+        """Refuse the name of a model that is not logged, and the best one where none is kept."""
+        which, name = self.tracking.get("model", "none"), self.tracking.get("register")
+        if name is not None and which == "none":
+            refuse("tracking.register", "tracking.model=none logs no model that could have a name",
+                   name, typed=f"tracking.model=best tracking.register={name}")  # fmt: skip
+        if which == "best" and not self.checkpoint.best:
+            refuse("tracking.model", "checkpoint.best=false keeps the newest checkpoints alone",
+                   which, accepted="final, or checkpoint.best=true",
+                   typed="tracking.model=final")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _workers_apply_gradients(self) -> Self:
+        """Refuse a sum of gradients that asynchronous workers would share."""
+        accumulated = self.optimizer.get("gradient_accumulation_steps")
+        if accumulated is not None and self.strategy.get("update") == "async":
+            refuse("optimizer.gradient_accumulation_steps", "asynchronous workers would add their "
+                   "gradients to one sum", accumulated, accepted="null, or strategy.update=sync",
+                   typed="strategy.update=sync")  # fmt: skip
+        return self
+
+    def _backend(self) -> str:
+        having = strategies.backends(self.strategy["_target_"])
+        return having[0] if self.backend == "auto" else self.backend
 
 
 #: Groups of a project's presets, and of its own keys.
@@ -121,12 +223,10 @@ BASES: dict[str, type[Group]] = {
 
 def _of_functions(base: type[Group]) -> dict[str, type[Group]]:
     """Return the classes below ``base`` by their functions: ``sgd``, ``schedule_free_adamw``."""
-    schemas: dict[str, type[Group]] = {}
-    for kind in _below(base):
-        if (name := target_of(kind)) is not None:
-            name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name.rpartition(".")[2])
-            schemas[name.lower()] = kind
-    return schemas
+    kinds = [kind for kind in _below(base) if target_of(kind) is not None]
+    names = [str(target_of(kind)).rpartition(".")[2] for kind in kinds]
+    names = [re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower() for name in names]
+    return dict(zip(names, kinds, strict=True))
 
 
 def _below(base: type[Group]) -> Iterator[type[Group]]:
@@ -145,8 +245,8 @@ def target_of(kind: type[Group]) -> str | None:
 SCHEMAS: dict[str, dict[str, type[Group]]] = {
     "model": _of_functions(models.Model),
     "dataset": _of_functions(datasets.Dataset),
-    "optimizer": _of_functions(optimizers.Optimizer),
-    "optimizer/schedule": _of_functions(optimizers.Schedule),
+    "optimizer": _of_functions(models.Optimizer),
+    "optimizer/schedule": _of_functions(models.Schedule),
     "strategy": {"Strategy": strategies.Strategy,
                  **{kind.__name__: kind for kind in _below(strategies.Strategy)}},
     "action": {"action": running.Action, "evaluate": running.Evaluate, "predict": running.Predict},
@@ -303,9 +403,9 @@ def refuse_left_out(choices: Mapping[str, str | None]) -> None:
 def defaults(kind: type[Group]) -> dict[str, Plain]:
     """Return the default of each key of a model, ``???`` where the user has to give a value."""
     return {
-        key_of(name, field): MISSING if field.is_required()
+        name: MISSING if field.is_required()
         else defaults(type(field.default)) if isinstance(field.default, Group) else field.default
-        for name, field in kind.model_fields.items()
+        for name, field in f.keyed(kind).items()
     }  # fmt: skip
 
 

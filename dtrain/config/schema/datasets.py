@@ -7,42 +7,20 @@ import yaml
 from annotated_types import MinLen
 from pydantic import BeforeValidator, Field, model_validator
 
-from dtrain.config.fields import (
-    LARGE,
-    MANY,
-    Amount,
-    Count,
-    Form,
-    Fraction,
-    Group,
-    Index,
-    Line,
-    Node,
-    Path,
-    Plain,
-    Positive,
-    Seed,
-    Shape,
-    Target,
-    Width,
-    items,
-    matching,
-    scope,
-    target,
-    within,
-)  # fmt: skip
+from dtrain.config import fields as f
 
 _FILES = 1_000_000  # files or columns that one key may name
-_Names = Line | Annotated[list[Line], items(1, _FILES)]
-_ByName = Annotated[dict[Line, _Names], MinLen(1)]
-_Size = Annotated[int, within(1, 16_384)]
+_Names = f.Line | Annotated[list[f.Line], f.items(1, _FILES)]
+_ByName = Annotated[dict[f.Line, _Names], MinLen(1)]
+_Named = _Names | Annotated[dict[f.Line, _Names | _ByName], MinLen(1)]
+_Size = Annotated[int, f.within(1, 16_384)]
 #: Dates as ``strptime`` reads them.
-_DATE = matching("a form of dates", r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}",
+_DATE = f.matching("a form of dates", r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}",
                  "is no kind, and no form of dates", 1000)  # fmt: skip
 Kind = Literal["number", "boolean", "date", "category", "text", "skip"]
 
 
-def _separator(value: Plain) -> str | None:
+def _separator(value: f.Plain) -> str | None:
     if value == "tab":
         return None
     if not isinstance(value, str) or len(value) != 1:
@@ -52,7 +30,7 @@ def _separator(value: Plain) -> str | None:
     return None
 
 
-def _encoding(value: Plain) -> str | None:
+def _encoding(value: f.Plain) -> str | None:
     try:
         "".encode(value)
     except (LookupError, TypeError, ValueError):
@@ -60,7 +38,7 @@ def _encoding(value: Plain) -> str | None:
     return None
 
 
-def _kinds(value: Plain) -> Plain:
+def _kinds(value: f.Plain) -> f.Plain:
     """Return kinds by column, also of a text of YAML, in which a column may have any name."""
     if isinstance(value, str):
         with contextlib.suppress(yaml.YAMLError):
@@ -68,14 +46,14 @@ def _kinds(value: Plain) -> Plain:
     return value
 
 
-class Padding(Group, scope="data"):
+class Padding(f.Group, scope="data"):
     """Lengths of one input."""
 
-    length: Count | None = None
+    length: f.Count | None = None
     """The one length of its rows."""
-    buckets: Annotated[list[Count], items(1, 1000)] | None = None
+    buckets: Annotated[list[f.Count], f.items(1, 1000)] | None = None
     """Several, of which a batch has the least that is enough."""
-    value: Annotated[float, within(-LARGE, LARGE)] | bool | str = 0
+    value: Annotated[float, f.within(-f.LARGE, f.LARGE)] | bool | str = 0
     """What stands behind the end of a row."""
 
     @model_validator(mode="after")
@@ -85,12 +63,12 @@ class Padding(Group, scope="data"):
         return self
 
 
-class Feature(Group, scope="data"):
+class Feature(f.Group, scope="data"):
     """A feature of ``tf.train.Example``."""
 
     dtype: Literal["string", "int64", "float32"]
     """Type of its numbers."""
-    shape: Annotated[list[Count | None], items(0, 8)] | None = None
+    shape: Annotated[list[f.Count | None], f.items(0, 8)] | None = None
     """Its sizes; null for the first one is a length that differs."""
 
     @model_validator(mode="after")
@@ -100,76 +78,75 @@ class Feature(Group, scope="data"):
         return self
 
 
-class SplitColumn(Group, scope="data"):
+class SplitColumn(f.Group, scope="data"):
     """A column whose values stay together."""
 
-    by: Line
+    by: f.Line
     """Name of the column."""
     ordered: bool = True
     """Its last values are held out, and not some at random."""
 
 
 Files = Annotated[
-    Path | Annotated[list[Path], items(1, _FILES)],
-    Form("a path, a pattern such as shards/*.parquet, or a list of them", example="FILE"),
+    f.Path | Annotated[list[f.Path], f.items(1, _FILES)],
+    f.Form("a path, a pattern such as shards/*.parquet, or a list of them", example="FILE"),
 ]
 ColumnNames = Annotated[
-    _Names | Annotated[dict[Line, _Names | _ByName], MinLen(1)],
-    Form("a column, a list of columns, or columns by name", example="COLUMN"),
+    _Named, f.Form("a column, a list of columns, or columns by name", example="COLUMN")
 ]
 Arrays = Annotated[
-    _Names | Annotated[dict[Line, _Names | _ByName], MinLen(1)],
-    Form("the name of an array, a list of such, or names by input or output", example="NAME"),
+    _Named,
+    f.Form("the name of an array, a list of such, or names by input or output", example="NAME"),
 ]
 Images = Annotated[
-    dict[Line, Annotated[list[_Size], items(3, 3)]], MinLen(1),
-    Form("sizes of images by column", example="{image: [64, 64, 3]}"),
+    dict[f.Line, Annotated[list[_Size], f.items(3, 3)]], MinLen(1),
+    f.Form("sizes of images by column", example="{image: [64, 64, 3]}"),
 ]  # fmt: skip
 SplitBy = Annotated[
     Literal["random", "classes"] | SplitColumn,
-    Form("random, classes, or {by: COLUMN}", example="classes"),
+    f.Form("random, classes, or {by: COLUMN}", example="classes"),
 ]
-Encoding = Annotated[str, Form("an encoding that Python knows", _encoding, "cp1252")]
+Encoding = Annotated[str, f.Form("an encoding that Python knows", _encoding, "cp1252")]
 SkipRows = Annotated[
-    Count | Annotated[list[Count], items(1, 1000)],
-    Form("a number of lines, or a list of the numbers of lines", example="1"),
+    f.Count | Annotated[list[f.Count], f.items(1, 1000)],
+    f.Form("a number of lines, or a list of the numbers of lines", example="1"),
 ]
-Separator = Annotated[str, Form("one character, or tab", _separator, "';'")]
+Separator = Annotated[str, f.Form("one character, or tab", _separator, "';'")]
 Members = Annotated[
-    dict[Line, Node], MinLen(1),
-    Form("nodes with _target_, by name", example="{a: {_target_: dtrain.datasets.digits}}"),
+    dict[f.Line, f.Node], MinLen(1),
+    f.Form("nodes with _target_, by name", example="{a: {_target_: dtrain.datasets.digits}}"),
 ]  # fmt: skip
 Weights = Annotated[
-    dict[Line, Positive], MinLen(1), Form("numbers above 0, by name", example="{NAME: 1.0}")
+    dict[f.Line, f.Positive], MinLen(1), f.Form("numbers above 0, by name", example="{NAME: 1.0}")
 ]
 #: Of several inputs without names the places are numbers.
 Pad = Annotated[
-    dict[int | Line, Padding], MinLen(1),
-    Form("lengths by input", example="{tokens: {length: 128}}"),
+    dict[int | f.Line, Padding], MinLen(1),
+    f.Form("lengths by input", example="{tokens: {length: 128}}"),
 ]  # fmt: skip
 Features = Annotated[
-    dict[Line, Feature], MinLen(1),
-    Form("types of features by name; null in a shape is a length that differs",
+    dict[f.Line, Feature], MinLen(1),
+    f.Form("types of features by name; null in a shape is a length that differs",
          example="{image: {dtype: string}, x: {dtype: float32, shape: [8]}}"),
 ]  # fmt: skip
 Kinds = Annotated[
-    dict[int | Line, Kind | Annotated[str, _DATE]], MinLen(1), BeforeValidator(_kinds),
-    Form("kinds or forms by column", example="{city: category, note: text, id: skip}"),
+    dict[int | f.Line, Kind | Annotated[str, _DATE]], MinLen(1), BeforeValidator(_kinds),
+    f.Form("kinds or forms by column", example="{city: category, note: text, id: skip}"),
 ]  # fmt: skip
 Cells = Annotated[
-    list[Annotated[str, Field(max_length=1000)] | int | float], items(1, 1000),
-    Form("a list of texts and numbers", example="['?', -999]"),
+    list[Annotated[str, Field(max_length=1000)] | int | float], f.items(1, 1000),
+    f.Form("a list of texts and numbers", example="['?', -999]"),
 ]  # fmt: skip
-ImageSize = Annotated[list[_Size], items(2, 2)]
+ImageSize = Annotated[list[_Size], f.items(2, 2)]
 Augment = Annotated[
-    Node | Annotated[list[Node], items(1, 1000)],
-    Form(
+    f.Node | Annotated[list[f.Node], f.items(1, 1000)],
+    f.Form(
         "a node with _target_, or a list of them", example="[{_target_: keras.layers.RandomFlip}]"
     ),
 ]
 
 
-class Dataset(Group, scope="data"):
+class Dataset(f.Group, scope="data"):
     """Keys of every dataset beside those of its function."""
 
     task: Literal["auto", "classification", "regression"] = "auto"
@@ -178,66 +155,62 @@ class Dataset(Group, scope="data"):
     """Nodes that change training examples, in turn: Keras' layers, dtrain.augment.*."""
     shuffle: Literal["auto", "examples", "blocks", "none"] = "auto"
     """Order of a pass: examples, blocks (of what is read at once), none, or auto."""
-    window: Count = 8
+    window: f.Count = 8
     """Blocks whose examples are mixed with each other, of shuffle=blocks."""
     balance: bool = False
     """Draw each class as often as any other."""
     pad: Pad | None = None
     """Lengths to pad rows of different lengths to, {tokens: {length: 128, value: 0}}."""
-    workers: Annotated[int, within(0, 1000), scope("host")] = 0
+    workers: Annotated[int, f.within(0, 1000), f.scope("host")] = 0
     """Reader processes for Python sources; 0: the task itself reads."""
     on_error: Literal["fail", "skip"] = "fail"
     """Fail, or skip: leave out unreadable examples; all are read once before."""
-    accept_changes: Annotated[bool, scope("command")] = False
+    accept_changes: Annotated[bool, f.scope("command")] = False
     """Resume a run although its data has changed."""
-    test: Annotated[Files | None, scope("length")] = None
+    test: Annotated[Files | None, f.scope("length")] = None
     """Files that `evaluate` evaluates on, all of their rows; null: the validation."""
 
 
 class Split(Dataset):
     """A dataset of which a part is held out for validation."""
 
-    validation_split: Fraction = 0.2
+    validation_split: f.Fraction = 0.2
     """Share of the examples that is split off for validation."""
-    split_seed: Seed = 0
+    split_seed: f.Seed = 0
     """Seed of the shuffle before the split."""
     split: SplitBy | None = None
     """Random; classes: the same share of each class in both parts; or {by: COLUMN}."""
-    folds: Annotated[int, within(2, MANY)] | None = None
+    folds: Annotated[int, f.within(2, f.MANY)] | None = None
     """Parts of a cross validation; null: none."""
-    fold: Index = 0
+    fold: f.Index = 0
     """The part that is held out, from 0."""
 
 
-class Digits(Split):
+class Digits(Split, target="dtrain.datasets.digits"):
     """Handwritten digits."""
 
-    target_: Target = target("dtrain.datasets.digits")
 
-
-class Synthetic(Dataset):
+class Synthetic(Dataset, target="dtrain.datasets.synthetic"):
     """Made-up examples: one random pattern a class, plus normal noise."""
 
-    target_: Target = target("dtrain.datasets.synthetic")
-    examples: Count = 10000
+    examples: f.Count = 10000
     """Training examples."""
-    validation_examples: Index = 1000
+    validation_examples: f.Index = 1000
     """Validation examples."""
-    shape: Shape | None = [28, 28, 1]
+    shape: f.Shape | None = [28, 28, 1]
     """Shape of one example."""
-    classes: Width = 10
+    classes: f.Width = 10
     """Number of classes."""
-    noise: Amount = 1.0
+    noise: f.Amount = 1.0
     """Standard deviation of the noise; that of the patterns is 1."""
-    data_seed: Seed = 0
+    data_seed: f.Seed = 0
     """Seed of the examples."""
 
 
-class Npz(Split):
+class Npz(Split, target="dtrain.datasets.npz"):
     """Arrays of a NumPy file."""
 
-    target_: Target = target("dtrain.datasets.npz")
-    path: Path
+    path: f.Path
     """The .npz file."""
     inputs: Arrays = "x"
     """Array of inputs, a list of arrays, or arrays by the names of inputs."""
@@ -245,7 +218,7 @@ class Npz(Split):
     """Array of targets, a list, or arrays by the names of outputs; null: no targets."""
     weight: Arrays | None = None
     """Array of the weights of the examples; null: all weigh 1."""
-    validation: Path | None = None
+    validation: f.Path | None = None
     """File to evaluate on, which has the same arrays; null: a part is split off."""
     validation_inputs: Arrays | None = None
     """Arrays of validation inputs in the same file; null: a part is split off."""
@@ -253,14 +226,13 @@ class Npz(Split):
     """Arrays of validation targets in the same file."""
     validation_weight: Arrays | None = None
     """Array of the weights of the validation examples."""
-    scale: Annotated[float, within(-LARGE, LARGE)] = 1.0
+    scale: Annotated[float, f.within(-f.LARGE, f.LARGE)] = 1.0
     """Factor of the inputs; 0.00392156862745098 turns bytes into 0..1."""
 
 
-class Npy(Split):
+class Npy(Split, target="dtrain.datasets.npy"):
     """Arrays of NumPy files, each with one array."""
 
-    target_: Target = target("dtrain.datasets.npy")
     path: Files
     """Files of the inputs; a file, a pattern, or a list of them, joined by their names."""
     target: Files | None = None
@@ -273,51 +245,48 @@ class Npy(Split):
     """Files of targets to evaluate on."""
     validation_weight: Files | None = None
     """Files of the weights of the validation examples."""
-    scale: Annotated[float, within(-LARGE, LARGE)] = 1.0
+    scale: Annotated[float, f.within(-f.LARGE, f.LARGE)] = 1.0
     """Factor of the inputs; 0.00392156862745098 turns bytes into 0..1."""
 
 
-class ImageFolder(Split):
+class ImageFolder(Split, target="dtrain.datasets.image_folder"):
     """Images in one sub-folder a class."""
 
-    target_: Target = target("dtrain.datasets.image_folder")
-    path: Path
+    path: f.Path
     """The folder, with class folders or with train/ and val/; or a CSV of paths and classes."""
     size: ImageSize | None = [64, 64]
     """Height and width that images are resized to."""
-    channels: Annotated[int, within(1, 3)] = 3
+    channels: Annotated[int, f.within(1, 3)] = 3
     """1 for gray, 3 for colors."""
-    validation: Path | None = None
+    validation: f.Path | None = None
     """Folder or CSV to evaluate on; null: val/ beside train/, or a part is held out."""
-    cache: Annotated[Literal["none", "memory", "disk"], scope("host")] = "none"
+    cache: Annotated[Literal["none", "memory", "disk"], f.scope("host")] = "none"
     """Where decoded images are cached: none, memory, or disk (dtrain's cache folder)."""
 
 
-class Mixture(Dataset):
+class Mixture(Dataset, target="dtrain.datasets.mixture"):
     """Several datasets, each drawn as often as its weight says."""
 
-    target_: Target = target("dtrain.datasets.mixture")
     members: Members
     """The datasets by name, each a node with _target_."""
     weights: Weights | None = None
     """How often each is drawn, by name; null: as often as it has examples."""
 
 
-class Text(Dataset):
+class Text(Dataset, target="dtrain.datasets.text"):
     """A text, for models that predict the next token."""
 
-    target_: Target = target("dtrain.datasets.text")
     path: Files | None = None
     """A text file, a pattern, a list, a folder with train/; null: 200,000 made-up letters."""
     tokens: Literal["bytes", "characters"] = "bytes"
     """What a token is: bytes or characters."""
-    length: Count = 64
+    length: f.Count = 64
     """Tokens of an example."""
-    stride: Count | None = None
+    stride: f.Count | None = None
     """Tokens from one example to the next; null: length."""
     validation: Files | None = None
     """Files to evaluate on; null: the end of the text."""
-    validation_split: Fraction = 0.1
+    validation_split: f.Fraction = 0.1
     """Share of the text that is kept for validation, its end."""
 
 
@@ -330,7 +299,7 @@ class Columns(Split):
     """Column, list of columns of numbers, or columns by the names of outputs; null: none."""
     weight: ColumnNames | None = None
     """Column of the weights of the examples; null: all weigh 1."""
-    classes: Width | None = None
+    classes: f.Width | None = None
     """Number of classes; null: those of the target's column, which is read for it."""
     images: Images | None = None
     """Columns of encoded images, each with height, width and channels."""
@@ -355,10 +324,9 @@ class Encoded(Columns):
     """Cells that mean nothing, such as ["?", -999]; null: the usual ones among numbers."""
 
 
-class TableFiles(Encoded):
+class TableFiles(Encoded, target="dtrain.datasets.table"):
     """A table in files: Parquet, Arrow, CSV or JSON lines."""
 
-    target_: Target = target("dtrain.datasets.table")
     path: Files
     """A file, a pattern such as shards/*.parquet, a list of them, or a folder."""
     target: ColumnNames | None = None
@@ -376,52 +344,47 @@ class TableFiles(Encoded):
     """Of text, such as cp1252 or shift_jis; null: it is found out."""
     skip_rows: SkipRows | None = None
     """Lines of text to leave out: how many above the names, or a list of their numbers."""
-    comment: Line | None = None
+    comment: f.Line | None = None
     """Lines of text that begin so are left out; null: none."""
     quote: Literal['"', "'", "none"] | None = None
     """Character around cells of text; none: there is none; null: a double quote."""
 
 
-class HuggingFace(Encoded):
+class HuggingFace(Encoded, target="dtrain.datasets.huggingface"):
     """A dataset of Hugging Face's package datasets."""
 
-    target_: Target = target("dtrain.datasets.huggingface")
     path: Files | None
     """The folder of a Dataset or a DatasetDict that save_to_disk has written; or tar files."""
-    name: Line | None = None
+    name: f.Line | None = None
     """Of a dataset in the package's cache, NAME or NAME/CONFIGURATION."""
-    train: Line = "train"
+    train: f.Line = "train"
     """Split to train on."""
     validation: Files | None = None
     """Split or tar files to evaluate on; null: a part of the rows is split off."""
 
 
-class TFRecord(Table):
+class TFRecord(Table, target="dtrain.datasets.tfrecord"):
     """TFRecord files of tf.train.Example."""
 
-    target_: Target = target("dtrain.datasets.tfrecord")
     features: Features
     """Types of features by name, such as {image: {dtype: string}}; with null first in its shape one
     has a length that differs."""
 
 
-class ArrayRecord(TFRecord):
+class ArrayRecord(TFRecord, target="dtrain.datasets.array_record"):
     """ArrayRecord files of tf.train.Example."""
 
-    target_: Target = target("dtrain.datasets.array_record")
 
-
-class Tfds(Columns):
+class Tfds(Columns, target="dtrain.datasets.tfds"):
     """What TensorFlow Datasets has prepared on this machine."""
 
-    target_: Target = target("dtrain.datasets.tfds")
-    builder: Line
+    builder: f.Line
     """Name of the dataset, NAME, or NAME/CONFIG:1.0.0 where there are several."""
-    train: Line = "train"
+    train: f.Line = "train"
     """Split to train on, or a part of one such as train[:80%]."""
-    validation: Line | None = None
+    validation: f.Line | None = None
     """Split to evaluate on; null: a part of the examples is split off."""
-    data_dir: Path | None = None
+    data_dir: f.Path | None = None
     """Folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
     target: ColumnNames | None = None
     """Feature, list of numbers, or features by output; null: the supervised target."""

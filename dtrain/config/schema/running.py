@@ -7,27 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from dtrain.config.fields import (
-    CHARACTERS,
-    MANY,
-    Count,
-    Form,
-    Group,
-    Line,
-    Number,
-    Path,
-    Plain,
-    Positive,
-    Target,
-    items,
-    line,
-    line_problem,
-    matching,
-    node_problem,
-    scope,
-    target,
-    within,
-)  # fmt: skip
+from dtrain.config import fields as f
 
 _REGISTERED = 200  # of the name of a registered model, and of an alias
 _STORES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
@@ -37,9 +17,9 @@ NAN, OVERFIT = "dtrain.debug.Nan", "dtrain.debug.Overfit"
 ONE_BATCH = "dtrain.debug.OneBatch"
 
 
-def _store(value: Plain) -> str | None:
+def _store(value: f.Plain) -> str | None:
     """Say why MLflow would not take ``value`` as the address of a tracking store."""
-    problem = line_problem(value, CHARACTERS)
+    problem = f.line_problem(value, f.CHARACTERS)
     if problem is not None:
         return problem
     scheme, colon, rest = value.partition(":")
@@ -77,8 +57,8 @@ def _driver(address: str) -> str | None:
     return None
 
 
-def _alias(value: Plain) -> str | None:
-    problem = line_problem(value, _REGISTERED)
+def _alias(value: f.Plain) -> str | None:
+    problem = f.line_problem(value, _REGISTERED)
     if problem is None and not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         return "has characters other than letters, digits, _ and -"
     if problem is None and re.fullmatch(r"[vV]?\d+|latest", value, re.I):
@@ -86,11 +66,11 @@ def _alias(value: Plain) -> str | None:
     return problem
 
 
-def _checkpoint(value: Plain) -> str | None:
+def _checkpoint(value: f.Plain) -> str | None:
     return None if re.fullmatch(r"best|latest|all|[0-9]{1,18}", str(value)) else "is none"
 
 
-def _prefix(value: Plain) -> str | None:
+def _prefix(value: f.Plain) -> str | None:
     if not re.fullmatch(r"\w[\w.-]{0,99}", str(value)):
         return "is not a word of letters, digits, _, - and ."
     if value in ("train", "validation", "val"):
@@ -98,11 +78,11 @@ def _prefix(value: Plain) -> str | None:
     return None
 
 
-def _predicted(value: Plain) -> str | None:
-    return None if value in ("argmax", "top_k") else node_problem(value)
+def _predicted(value: f.Plain) -> str | None:
+    return None if value in ("argmax", "top_k") else f.node_problem(value)
 
 
-def _shard(value: Plain) -> str | None:
+def _shard(value: f.Plain) -> str | None:
     match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", str(value), re.ASCII)
     return None if match and int(match[1]) < int(match[2]) else "is no number below another"
 
@@ -113,30 +93,32 @@ def _steps(steps: list[int]) -> list[int]:
     return steps
 
 
-STORE = Form(f"an address of {', '.join(_STORES)}", _store, "http://localhost:5000")
-ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
-REGISTERED = matching(
+STORE = f.Form(f"an address of {', '.join(_STORES)}", _store, "http://localhost:5000")
+ALIAS = f.Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
+REGISTERED = f.matching(
     "a name of letters, digits, _, -, . and spaces", r"\w[\w. -]*",
     "has characters other than letters, digits, _, -, . and spaces", _REGISTERED, "digits",
 )  # fmt: skip
 Store = Annotated[str, STORE]
 Registered = Annotated[str, REGISTERED]
 Alias = Annotated[str, ALIAS]
-Trace = Annotated[list[Annotated[int, within(0, MANY)]], items(2, 2), AfterValidator(_steps)]
-Checkpoint = Annotated[Plain, Form("best, latest, all, or a step", _checkpoint, "latest")]
-Prefix = Annotated[str, Form("a word that names the points", _prefix, "test")]
-Shard = Annotated[str, Form("K/N, with K from 0 to N-1", _shard, "0/2")]
-Function = Annotated[Plain, Form("argmax, top_k, or a node with _target_", _predicted, "argmax")]
+Trace = Annotated[list[Annotated[int, f.within(0, f.MANY)]], f.items(2, 2), AfterValidator(_steps)]
+Checkpoint = Annotated[f.Plain, f.Form("best, latest, all, or a step", _checkpoint, "latest")]
+Prefix = Annotated[str, f.Form("a word that names the points", _prefix, "test")]
+Shard = Annotated[str, f.Form("K/N, with K from 0 to N-1", _shard, "0/2")]
+Function = Annotated[
+    f.Plain, f.Form("argmax, top_k, or a node with _target_", _predicted, "argmax")
+]
 
 
-class Tracking(Group, scope="record"):
+class Tracking(f.Group, scope="record"):
     """Where a run is recorded besides its folder."""
 
-    target_: Target = target()
+    target_: f.Target
     """Class of the tracker."""
-    uri: Annotated[str, line(4096)] | None = None
+    uri: Annotated[str, f.line(4096)] | None = None
     """Address of the place where the tracker records runs."""
-    experiment: Annotated[str, line(250)] = "dtrain"
+    experiment: Annotated[str, f.line(250)] = "dtrain"
     """Experiment that the run belongs to."""
     histograms: bool = False
     """TensorBoard: the distribution of every weight, each epoch."""
@@ -144,10 +126,9 @@ class Tracking(Group, scope="record"):
     """TensorBoard: [first, last] step of a profiler trace."""
 
 
-class MLflow(Tracking):
+class MLflow(Tracking, target="dtrain.tracking.mlflow.tracker.MLflow"):
     """A store of MLflow's."""
 
-    target_: Target = target("dtrain.tracking.mlflow.tracker.MLflow")
     uri: Store | None = None
     """Address of the tracking store; null: SQLite under output_dir."""
     model: Literal["none", "best", "final"] = "none"
@@ -156,37 +137,34 @@ class MLflow(Tracking):
     """Registered model that gets the logged model as a version; null: none."""
 
 
-class NoTracker(MLflow):
+class NoTracker(MLflow, target="dtrain.tracking.none.NoTracker"):
     """No store but the run folder, which `sync` can bring to one later."""
 
-    target_: Target = target("dtrain.tracking.none.NoTracker")
 
-
-class Sweep(Group, scope="command"):
+class Sweep(f.Group, scope="command"):
     """Many jobs by one command (-m)."""
 
-    parallel: Number | None = None
+    parallel: f.Number | None = None
     """How many jobs run at once; null: as many as cores and GPUs allow."""
     fail_fast: bool = False
     """The first job that fails stops the others."""
-    resume: Annotated[Path | None, scope("command", "once", "call")] = None
+    resume: Annotated[f.Path | None, f.scope("command", "once", "call")] = None
     """Folder of a sweep to resume; latest: the newest."""
-    baseline: Line | None = None
+    baseline: f.Line | None = None
     """Job that the others are compared with, such as strategy=one_device."""
 
 
-class Action(Group, scope="length"):
+class Action(f.Group, scope="length"):
     """What a run does."""
 
-    target_: Target = target()
+    target_: f.Target
     """Class of the action."""
 
 
-class Evaluate(Action):
+class Evaluate(Action, target="dtrain.after.evaluate.Evaluate"):
     """Evaluates checkpoints of a run."""
 
-    target_: Target = target("dtrain.after.evaluate.Evaluate")
-    run: Annotated[Path | None, scope("command")] = None
+    run: Annotated[f.Path | None, f.scope("command")] = None
     """The run folder; the command sets it."""
     checkpoint: Checkpoint | None = None
     """Best, latest, all or a step; null: the best, or the latest if none is known."""
@@ -194,69 +172,62 @@ class Evaluate(Action):
     """raw: the trained weights; ema: the optimizer's moving averages."""
     prefix: Prefix | None = None
     """Prefix of the metrics; null: test, for averages test_ema."""
-    by: Line | None = None
+    by: f.Line | None = None
     """Label, a column of the data or an input: metrics of each of its values."""
     follow: bool = False
     """Each checkpoint as it is saved, until the run ends."""
 
 
-class Predict(Action, scope="numbers"):
+class Predict(Action, scope="numbers", target="dtrain.after.predict.Predict"):
     """Predicts rows with a checkpoint of a run."""
 
-    target_: Target = target("dtrain.after.predict.Predict")
-    run: Annotated[Path | None, scope("command")] = None
+    run: Annotated[f.Path | None, f.scope("command")] = None
     """The run folder; the command sets it."""
-    checkpoint: Annotated[Checkpoint | None, scope("command")] = None
+    checkpoint: Annotated[Checkpoint | None, f.scope("command")] = None
     """Best, latest or a step; null: the best, or the latest if none is known."""
     weights: Literal["raw", "ema"] = "raw"
     """raw: the trained weights; ema: the optimizer's moving averages."""
-    to: Annotated[Path | None, scope("command")] = None
+    to: Annotated[f.Path | None, f.scope("command")] = None
     """Folder of the predictions; null: one inside the run folder."""
-    workers: Annotated[Number, scope("command")] = 1
+    workers: Annotated[f.Number, f.scope("command")] = 1
     """Processes of this command, each with a strategy of its own."""
-    shard: Annotated[Shard | None, scope("command")] = None
+    shard: Annotated[Shard | None, f.scope("command")] = None
     """K/N: which of N commands that share the folder this is; null: the only one."""
     split: Literal["train", "validation"] | None = None
     """Train or validation; null: the validation if there is one."""
     function: Function | None = None
     """Of the outputs: argmax, top_k, or a node with _target_; null: as they are."""
-    include: Annotated[list[Literal["inputs", "labels"]], items(0, 2)] = []
+    include: Annotated[list[Literal["inputs", "labels"]], f.items(0, 2)] = []
     """Parts of the data that become columns: inputs, labels."""
     format: Literal["parquet", "npy", "jsonl", "csv"] = "parquet"
     """Of the files."""
-    piece_rows: Count | None = None
+    piece_rows: f.Count | None = None
     """Rows of a file; null: one file of a small result, else by how many there are."""
-    batch: Count | None = None
+    batch: f.Count | None = None
     """Rows of a batch; null: that of the validation."""
 
 
-class Debug(Group, scope="length"):
+class Debug(f.Group, scope="length", target=TRAIN):
     """What is done in the place of a training."""
 
-    target_: Target = target(TRAIN)
 
-
-class Nan(Debug):
+class Nan(Debug, target=NAN):
     """Trains, and names the first value that is not finite."""
 
-    target_: Target = target(NAN)
-    steps: Count | None = None
+    steps: f.Count | None = None
     """Steps after which debug=nan ends if all is finite; null: those of the training."""
 
 
-class Overfit(Debug):
+class Overfit(Debug, target=OVERFIT):
     """Trains on the same few examples in each step."""
 
-    target_: Target = target(OVERFIT)
-    examples: Count = 8
+    examples: f.Count = 8
     """Examples of debug=overfit, all of them in each step."""
-    steps: Count = 300
+    steps: f.Count = 300
     """Steps in which the loss must come near 0."""
-    loss: Positive = 0.05
+    loss: f.Positive = 0.05
     """Largest loss that is near 0."""
 
 
-class OneBatch(Debug):
+class OneBatch(Debug, target=ONE_BATCH):
     """Goes once through all that a run does, by a step each."""
-
-    target_: Target = target(ONE_BATCH)

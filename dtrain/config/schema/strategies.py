@@ -1,25 +1,11 @@
 """The keys of strategies: one class for each that has keys of its own."""
 
-import importlib
+from importlib import import_module
 from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
-from dtrain.config.fields import (
-    FileName,
-    Form,
-    Group,
-    Index,
-    Line,
-    Node,
-    Number,
-    Plain,
-    Target,
-    regex_problem,
-    short,
-    target,
-    within,
-)  # fmt: skip
+from dtrain.config import fields as f
 from dtrain.errors import refuse
 from dtrain.host.frameworks import FRAMEWORKS
 
@@ -27,7 +13,7 @@ from dtrain.host.frameworks import FRAMEWORKS
 _OWN = "dtrain.task.strategies"
 
 
-def _rules(value: Plain) -> str | None:
+def _rules(value: f.Plain) -> str | None:
     """Say why ``strategy.rules`` cannot be read: what needs the model is checked by the task."""
     if value == "auto":
         return None
@@ -38,52 +24,50 @@ def _rules(value: Plain) -> str | None:
     for item in value:
         pattern = item.get("path", item.get("layer")) if isinstance(item, dict) else None
         if not isinstance(item, dict) or pattern is None or len(item) != 2:
-            return f"{short(item)} is no rule"
-        if (problem := regex_problem(pattern)) is not None:
-            return f"{short(pattern)} {problem}"
+            return f"{f.short(item)} is no rule"
+        if (problem := f.regex_problem(pattern)) is not None:
+            return f"{f.short(pattern)} {problem}"
         for name in ("split", "gather", "device"):
             number = item.get(name, 0)
             if type(number) is not int or not -64 <= number <= 4096:
-                return f"{name}: {short(number)} is no whole number from -64 to 4096"
+                return f"{name}: {f.short(number)} is no whole number from -64 to 4096"
     return None
 
 
-Rules = Annotated[Plain, Form("auto, or a list of rules", _rules, "auto")]
+Rules = Annotated[f.Plain, f.Form("auto, or a list of rules", _rules, "auto")]
 
 
-class Strategy(Group, scope="host"):
+class Strategy(f.Group, scope="host"):
     """What the plan knows of every strategy."""
 
-    target_: Target = target()
+    target_: f.Target
     """Class of the strategy."""
-    name: FileName
+    name: f.FileName
     """Name of the strategy, in the plan and in records."""
-    plan: Node
+    plan: f.Node
     """Class that plans tasks, devices and replicas before TensorFlow is imported."""
 
 
-class MultiWorker(Strategy):
+class MultiWorker(Strategy, target="dtrain.task.strategies.MultiWorker"):
     """Data parallel over hosts."""
 
-    target_: Target = target("dtrain.task.strategies.MultiWorker")
     communication: Literal["auto", "ring", "nccl"] = "auto"
     """How gradients are added up over the tasks: ring (gRPC, any device), nccl (NVIDIA GPUs), auto
     (TensorFlow's choice; ring on CPUs)."""
 
 
-class ParameterServer(Strategy):
+class ParameterServer(Strategy, target="dtrain.task.strategies.ParameterServer"):
     """Parameter servers hold the variables, workers compute the gradients."""
 
-    target_: Target = target("dtrain.task.strategies.ParameterServer")
-    workers: Number = 2
+    workers: f.Number = 2
     """Number of workers."""
-    servers: Number = 1
+    servers: f.Number = 1
     """Number of parameter servers."""
     update: Literal["async", "sync"] = "async"
     """async: apply each gradient when it is ready; sync: one average a global batch."""
-    max_staleness: Index | None = None
+    max_staleness: f.Index | None = None
     """async: largest age of a gradient, in updates; null: no limit."""
-    backup_workers: Annotated[int, within(0, 10_000)] = 0
+    backup_workers: Annotated[int, f.within(0, 10_000)] = 0
     """sync: how many of the workers' gradients are dropped, the slowest."""
 
     @model_validator(mode="after")
@@ -104,50 +88,46 @@ class ParameterServer(Strategy):
         return self
 
 
-class Mesh(Group, scope="host"):
+class Mesh(f.Group, scope="host"):
     """Axes of a mesh of devices; their product is the number of devices."""
 
-    batch: Number | None = None
+    batch: f.Number | None = None
     """Parts of the global batch; null: what the other axis leaves."""
-    model: Number | None = None
+    model: f.Number | None = None
     """Parts of each model; null: what the other axis leaves."""
 
 
-class MeshStrategy(Strategy):
+class MeshStrategy(Strategy, target="dtrain.task.strategies.Mesh"):
     """Variables split over a mesh of devices."""
 
-    target_: Target = target("dtrain.task.strategies.Mesh")
     mesh: Mesh = Mesh()
     """Axes of the mesh."""
     rules: Rules = "auto"
     """How variables are split: auto, or a list like those of conf/strategy/rules/."""
 
 
-class FullySharded(Strategy):
+class FullySharded(Strategy, target="dtrain.task.strategies.FullySharded"):
     """Data parallel, with a part of every variable on each device."""
 
-    target_: Target = target("dtrain.task.strategies.FullySharded")
     rules: Rules = "auto"
     """Which axes are split: auto, or a list such as [{path: REGEX, split: 0}]."""
 
 
-class LayerPlacement(Strategy):
+class LayerPlacement(Strategy, target="dtrain.task.strategies.LayerPlacement"):
     """One model over all devices, layer by layer."""
 
-    target_: Target = target("dtrain.task.strategies.LayerPlacement")
     rules: Rules = "auto"
     """auto: runs of layers of equal bytes; or a list [{layer: REGEX, device: 1}, ...]."""
 
 
-class Tpu(Strategy):
+class Tpu(Strategy, target="dtrain.task.strategies.TPU"):
     """Data parallel on the cores of a TPU."""
 
-    target_: Target = target("dtrain.task.strategies.TPU")
-    tpu: Line | None = "local"
+    tpu: f.Line | None = "local"
     """local: this machine's; a name, grpc://HOST:PORT; null: that of TPU_NAME."""
-    zone: Line | None = None
+    zone: f.Line | None = None
     """Zone of a TPU given by name; null: that of the cloud's metadata server."""
-    project: Line | None = None
+    project: f.Line | None = None
     """Project of a TPU given by name; null: that of the cloud's metadata server."""
 
 
@@ -164,7 +144,5 @@ def backends(target: str) -> list[str]:
 
 def registry(backend: str) -> dict[str, str]:
     """Return the registry of strategies of a backend; no framework is imported."""
-    strategies: dict[str, str] = importlib.import_module(
-        f"dtrain.task.backends.{backend}"
-    ).STRATEGIES
+    strategies: dict[str, str] = import_module(f"dtrain.task.backends.{backend}").STRATEGIES
     return strategies

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import given, guard, private, schema, targets, tree
+from dtrain.config import guard, private, schema, targets, tree
 from dtrain.config.check import check_node, settle
 from dtrain.config.overrides import of_sources, parse
 from dtrain.config.tree import Config
@@ -112,12 +112,12 @@ class Master:
     @property
     def has_chosen_folder(self) -> bool:
         """Whether the user has said where the sweep goes."""
-        return given.reserved() is None and guard.is_chosen(self._node, "sweep")
+        return private.reserved() is None and guard.is_chosen(self._node, "sweep")
 
     def folder(self, name: str) -> Path:
         """Return where the folder of a sweep of this name goes."""
         self._node.name = check_name(name)
-        if (reserved := given.reserved()) is not None:
+        if (reserved := private.reserved()) is not None:
             return reserved
         HydraConfig.instance().set_config(self._node)
         return place(str(self._node.hydra.sweep.dir), "hydra.sweep.dir")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dtrain.config.search_space import Choice, Dimension, Interval, read
 from dtrain.controller.result import Outcome
+from dtrain.controller.sweep.space import Choice, Dimension, Interval, read
 from dtrain.controller.sweep.state import Record
 from dtrain.data.draws import Stream
 from dtrain.errors import OK, UsageError
@@ -70,7 +70,7 @@ class Random(Source):
     (Bergstra and Bengio 2012, "Random search for hyper-parameter optimization".)
 
     Args:
-        words: of the command line, in Hydra's grammar (:mod:`dtrain.config.search_space`).
+        words: of the command line, in Hydra's grammar (:mod:`dtrain.controller.sweep.space`).
         trials: how many jobs.
         seed: of the draws; job n is a function of the seed and n alone.
 

@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from dtrain.config import objective, schema
 from dtrain.config.check import check_node
+from dtrain.config.explain import check_grid
 from dtrain.config.fields import Group
-from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
 from dtrain.controller.sweep.search import Random, Source, Tpe
 from dtrain.errors import refuse

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config import kinds, targets
+from dtrain.config import targets, trust
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.convert import adapted
@@ -206,7 +206,7 @@ def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
     made = targets.instantiate({**node, "_partial_": True}, key)
     is_layer = inspect.isclass(made.func)
     function: Augment = Layer(made(), key) if is_layer else made
-    if is_layer or node["_target_"].partition(".")[0] in kinds.KNOWN:  # tried before training
+    if is_layer or node["_target_"].partition(".")[0] in trust.KNOWN:  # tried before training
         x, *_ = reading.first(splits.train, _TRIED if is_layer else 1)
         if isinstance(function, Layer):
             for leaf in nest.leaves(x):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from dtrain.config import targets
-from dtrain.config.names import AUTO
+from dtrain.config.targets import AUTO
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits

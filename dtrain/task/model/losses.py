@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dtrain.config import targets, trust
-from dtrain.config.names import AUTO, OF_AUTO, TORCH
+from dtrain.config.targets import AUTO, OF_AUTO, TORCH
 from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding, Target

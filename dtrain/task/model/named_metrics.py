@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.names import SCORES
+from dtrain.config.targets import SCORES
 from dtrain.data import nest
 from dtrain.data.target_kind import IGNORED
 from dtrain.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from dtrain import secrets
-from dtrain.config import names
+from dtrain.config import targets
 from dtrain.config.node import to_plain
 from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
@@ -191,7 +191,7 @@ def assemble(
         UsageError: model, data, strategy and checkpoint do not go together.
     """
     groups = ("model", "dataset", "action", *(("optimizer", "trainer") if action.trains else ()))
-    names.check_arguments({name: to_plain(getattr(config, name)) for name in groups})
+    targets.check_arguments({name: to_plain(getattr(config, name)) for name in groups})
     encoding = read_encoding(action.of_run or process.rundir)
     data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")

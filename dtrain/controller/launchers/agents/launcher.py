@@ -15,7 +15,7 @@ from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, refuse
-from dtrain.host import frameworks
+from dtrain.host import frameworks, python_path
 from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
@@ -56,8 +56,8 @@ class Agents(Launcher, LocalProcesses):
         """
 
     def variables(self) -> dict[str, str]:
-        """Return variables of this command's environment that tasks need as well."""
-        return facts.own()
+        """Return variables of this command's environment, and of it, that tasks need as well."""
+        return {**facts.own(), **python_path.handed()}
 
     def connect(self) -> list[Host]:
         """Have an agent on every host, and its greeting.

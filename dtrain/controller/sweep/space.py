@@ -13,17 +13,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import IntervalSweep, Override
 
+from dtrain.config.explain import number
 from dtrain.data.draws import Stream
-from dtrain.errors import UsageError, refuse
-
-#: Most jobs of a sweep, and most values of a key: each job is composed before the first runs.
-MOST = 10_000
+from dtrain.errors import refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,66 +106,21 @@ def read(typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
     return fixed, dimensions
 
 
-def check_grid(overrides: Sequence[Override]) -> None:
-    """Refuse more combinations than a sweep may have, before they are made.
-
-    Raises:
-        UsageError: there are more than :data:`MOST`, or none.
-    """
-    counts = {o.get_key_element(): number(o) for o in overrides if o.is_discrete_sweep()}
-    total = math.prod(counts.values())
-    if total > MOST:
-        typed = " x ".join(f"{count:,} of {key}" for key, count in counts.items())
-        raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{typed} are {total:,}")
-
-
-def number(override: Override) -> int:
-    """Count the values of a key without expanding them; an interval or a pattern counts as one.
-
-    Raises:
-        UsageError: there are more than :data:`MOST`, or none.
-    """
-    key, found = override.get_key_element(), override.value()
-    try:
-        if isinstance(found, ChoiceSweep):
-            count = len(found.list)
-        elif isinstance(found, RangeSweep):
-            count = sum(1 for _ in islice(found.range(), MOST + 1))
-        else:
-            return 1
-    except (ArithmeticError, ValueError, HydraException):
-        count = 0
-    given = override.get_value_string()
-    given = given if len(given) <= 100 else f"{given[:99]}…"
-    if count > MOST:
-        raise _too_many(key, given, f"more than {MOST:,} values are")
-    if count == 0:
-        refuse(key, "has no value in it", given, accepted="at least one value",
-               typed=f"'{key}=range(0,3)'")  # fmt: skip
-    return count
-
-
-def _too_many(key: str, value: object, found: str) -> UsageError:
-    return UsageError(key, f"{found} more than a sweep can have", value,
-                      accepted=f"up to {MOST:,} jobs in all; or hydra/sweeper=random, which draws",
-                      typed="hydra/sweeper=random hydra.sweeper.trials=20")  # fmt: skip
-
-
 def _dimension(override: Override) -> Dimension:
     key = override.get_key_element()
     if override.is_discrete_sweep():
         return Choice(key, tuple(override.sweep_string_iterator()))
     found = override.value()
     assert isinstance(found, IntervalSweep) and found.start is not None and found.end is not None
-    log = "log" in found.tags
+    log, given = "log" in found.tags, f"interval({found.start:g},{found.end:g})"
     if not all(abs(bound) <= 1e300 for bound in (found.start, found.end)):  # NaN is neither
-        refuse(key, "has no end", f"interval({found.start:g},{found.end:g})",
-               accepted="two finite numbers", typed=f"'{key}=interval(0,1)'")  # fmt: skip
-    if found.start >= found.end or (log and found.start <= 0):
-        refuse(
-            key, "has no logarithms to choose from" if log else "has nothing in it",
-            f"interval({found.start:g},{found.end:g})",
-            accepted="a lower and a higher bound" + (", above 0" if log else ""),
-            typed=f"'{key}=tag(log,interval(0.001,0.1))'" if log else f"'{key}=interval(0,1)'",
-        )  # fmt: skip
+        refuse(key, "has no end", given, accepted="two finite numbers",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
+    if log and not 0 < found.start < found.end:
+        refuse(key, "has no logarithms to choose from", given,
+               accepted="a lower and a higher bound, above 0",
+               typed=f"'{key}=tag(log,interval(0.001,0.1))'")  # fmt: skip
+    if found.start >= found.end:
+        refuse(key, "has nothing in it", given, accepted="a lower and a higher bound",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
     return Interval(key, found.start, found.end, log, isinstance(found.start, int))
