@@ -275,7 +275,7 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
 def loaded(folder: Path, target: str) -> Any:
     """Return what a task finds by a name that was given."""
     module, _, name = target.partition(".")
-    pickles.offer([str(private.given_file(folder, module))])
+    pickles.offer([str(pickles.file(folder, module))])
     python_path.offer()
     return getattr(importlib.import_module(module), name)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import dtrain
-from dtrain.__main__ import COMMANDS
 from dtrain.host import python_path
+from dtrain.host.commands import names
 from tests.conftest import QUICK
 
 ROOT = Path(dtrain.__file__).parent.parent
@@ -52,7 +52,7 @@ def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("words", [["--help"], *([each, "--help"] for each in COMMANDS)])
+@pytest.mark.parametrize("words", [["--help"], *([each, "--help"] for each in names())])
 def test_a_package_of_the_current_directory_is_not_imported(
     words: list[str], canaries: Path
 ) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.api import keywords
-from dtrain.config import private
 from dtrain.config.trust import KNOWN
 from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
@@ -86,7 +85,7 @@ class Objects:
             refuse(key, f"takes {len(data):,} bytes with all that it uses", name,
                    accepted=f"up to {pickles.LARGEST:,}", hint="data=(x, y)")  # fmt: skip
         module = pickles.name_of(data)
-        file = private.given_file(self._folder, module)
+        file = pickles.file(self._folder, module)
         self._folder.mkdir(parents=True, exist_ok=True)
         writing.write_bytes(file, data)
         self.trust.files.append(str(file.absolute()))

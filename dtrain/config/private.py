@@ -190,11 +190,6 @@ def given_modules(overrides: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for text in overrides for name in _GIVEN.findall(text)))
 
 
-def given_file(folder: Path, name: str) -> Path:
-    """Return the file of a module in a folder ``given/``."""
-    return folder / f"{name}{pickles.SUFFIX}"
-
-
 def offer_given(run: Path, overrides: Iterable[str], own: bool) -> None:
     """Let the modules that overrides name be loaded from a run folder, if it is the user's own.
 
@@ -210,7 +205,7 @@ def offer_given(run: Path, overrides: Iterable[str], own: bool) -> None:
     if run.parent.name == "checkpoints":
         run = run.parent.parent
     for name in given_modules(overrides) if own else ():
-        path = given_file(run.absolute() / FOLDER, name)
+        path = pickles.file(run.absolute() / FOLDER, name)
         data = reading.read_bytes(path, pickles.LARGEST) if path.exists() else None
         if data is not None and pickles.name_of(data) != name:
             raise DamagedFile(path, "was changed since it was given")
@@ -224,7 +219,7 @@ def keep_given(run: Path, overrides: Iterable[str]) -> None:
         OSError: one cannot be written.
     """
     for name in given_modules(overrides):
-        target, source = given_file(run / FOLDER, name), pickles.find(name)
+        target, source = pickles.file(run / FOLDER, name), pickles.find(name)
         if source is None or target.exists():
             continue
         target.parent.mkdir(exist_ok=True)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,11 @@ def name_of(data: bytes) -> str:
 def is_given(name: str) -> bool:
     """Say whether a module at the top is one that a caller gives."""
     return re.fullmatch(r"given_[0-9a-f]{32}", name) is not None
+
+
+def file(folder: Path, name: str) -> Path:
+    """Return the file of a module in a folder ``given/``."""
+    return folder / f"{name}{SUFFIX}"
 
 
 def find(name: str) -> str | None:
