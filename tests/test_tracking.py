@@ -23,8 +23,9 @@ from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery, ship_folder
+from dtrain.tracking.facts import tags
 from dtrain.tracking.mlflow.store import import_mlflow, prepare, uri
-from dtrain.tracking.mlflow.tracker import MLflow, Steps, tags
+from dtrain.tracking.mlflow.tracker import MLflow, Steps
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -123,7 +124,7 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     journal.write("metrics", step=1, metrics={"loss": float("nan")})
     journal.write("metrics", step=2, metrics={"loss": 1.0})
     journal.close()
-    assert tracker.finish("FAILED", 2000.0)
+    assert tracker.finish("FAILED", 2000.0) == []
     client, run = recorded(shipper.rundir)
     assert run.info.status == "FAILED"
     assert [p.step for p in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
@@ -179,7 +180,7 @@ def test_what_is_not_delivered_waits_in_the_journal(
     journal.close()
     slow: Any = Slow({1, 2, 5})
     tracker = RunDelivery(slow, followed(tmp_path), lambda text: None)
-    assert tracker.finish("FINISHED", 5.0)
+    assert tracker.finish("FINISHED", 5.0) == []
     assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
     assert slow.most == 10
 
@@ -189,11 +190,12 @@ def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
     journal.write("notice", message="a")
     slow: Any = Slow(set())
     tracker = RunDelivery(slow, followed(tmp_path), print)
-    assert not tracker._deliver(None) and slow.calls == 0
+    [part] = tracker._parts
+    assert not part.deliver(None) and slow.calls == 0
     journal.write("start", step=0)
     journal.close()
-    assert tracker._deliver(None) and slow.calls == 1
-    assert not tracker.finish(None, 5.0)
+    assert part.deliver(None) and slow.calls == 1
+    assert tracker.finish(None, 5.0) == ["Slow"]
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
@@ -231,7 +233,7 @@ def test_files_lie_beside_a_database_of_the_users(
 
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
     tracker = RunDelivery(shipper(), shipper.run, print)
-    assert not tracker.finish(None, 2000.0)
+    assert tracker.finish(None, 2000.0) == ["MLflow"]
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
@@ -264,7 +266,7 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str | None:
         return None if name in ("tensorflow", "keras") else "1.2"
 
-    monkeypatch.setattr("dtrain.tracking.mlflow.tracker.version", version)
+    monkeypatch.setattr("dtrain.tracking.facts.version", version)
     found = tags(live(composed()))
     assert found["mlflow"] == found["hydra-core"] == "1.2"
     assert "tensorflow" not in found and "keras" not in found
@@ -419,7 +421,7 @@ def test_a_run_that_failed_before_training(shipper: Any) -> None:
     rundir.log("chief-0").write_text("Traceback ...")
     write_json(rundir.result, {"error": "chief-0: mine.py:3: no such layer", "status": "FAILED"})
     delivered = RunDelivery(shipper(), shipper.run, print)
-    assert delivered.finish("FAILED", 2000.0)
+    assert delivered.finish("FAILED", 2000.0) == []
     client, run = recorded(rundir)
     assert run.data.params["optimizer.learning_rate"] == "0.001"
     assert run.data.tags["error"] == "chief-0: mine.py:3: no such layer"
@@ -455,7 +457,7 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
     write_json(folder / code.RECORD, made)
     values = tags(shipper.run)
     assert (values["host"], values["tensorflow"], values["keras"]) == ("node7", "2.1", "3.0")
-    assert values["git_commit"] == values["mlflow.source.git.commit"] == "c" * 40
+    assert values["git_commit"] == "c" * 40
     assert values["git_dirty"] == "true" and "mlflow" not in values
 
 

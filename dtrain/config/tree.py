@@ -125,6 +125,22 @@ def address(config: Config) -> str | None:
     return uri
 
 
+def trackers(tracking: Node | DictConfig) -> list[str]:
+    """Return the names of those nodes of ``tracking`` that are trackers by themselves.
+
+    A node below the tracker of a user's own is an argument of that one, unless it is of dtrain's.
+    """
+    plain: Plain = tracking.written() if isinstance(tracking, Node) else None
+    plain = OmegaConf.to_container(tracking, resolve=False) if plain is None else plain
+    main = str(plain.get("_target_", "???"))
+    ours = "" if main.startswith(("dtrain.", "???")) else "dtrain."
+    return [
+        str(name)
+        for name, each in plain.items()
+        if isinstance(each, dict) and "_target_" in each and str(each["_target_"]).startswith(ours)
+    ]
+
+
 def select(config: Config, key: str) -> Plain:
     """Return what stands at a dotted key, plain; None where there is nothing."""
     value: Plain = config

@@ -25,7 +25,7 @@ from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files.fields import Json
 from dtrain.host import terminal
-from dtrain.tracking.base import describe_overlooked
+from dtrain.tracking.chosen import describe_overlooked
 
 
 class Command:

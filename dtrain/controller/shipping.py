@@ -13,7 +13,7 @@ from dtrain.errors import refuse
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_added
 from dtrain.tracking.mlflow.store import sqlite_file
 from dtrain.tracking.none import NoTracker

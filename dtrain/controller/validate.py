@@ -26,7 +26,7 @@ from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.host import forkserver
 from dtrain.run import initial
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 
 #: Models whose inputs are images.
 _OF_IMAGES = ("dtrain.models.cnn", "dtrain.models.resnet")

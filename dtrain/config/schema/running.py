@@ -161,6 +161,41 @@ class NoTracker(MLflow):
     target_: Target = target("dtrain.tracking.none.NoTracker")
 
 
+class Sink(Group, scope="record"):
+    """A tracker beside another one, in a node of its own: ``tracking.NAME``."""
+
+    target_: Target = target()
+    """Class of the tracker."""
+
+
+class CSV(Sink):
+    """Files that a spreadsheet opens."""
+
+    target_: Target = target("dtrain.tracking.sinks.csv.CSV")
+    folder: Path | None = None
+    """Folder of the files of all runs, each in one of its own; null: the run folder."""
+
+
+class WandB(Sink):
+    """Weights & Biases."""
+
+    target_: Target = target("dtrain.tracking.sinks.wandb.WandB")
+    project: Annotated[str, line(128)] | None = None
+    """Project that the run belongs to; null: tracking.experiment."""
+    entity: Annotated[str, line(128)] | None = None
+    """Team or user that the project belongs to; null: your default one."""
+    mode: Literal["online", "offline"] = "online"
+    """offline: files in the run folder, which `wandb sync` uploads."""
+
+
+class Trackio(Sink):
+    """Trackio, in files of this machine."""
+
+    target_: Target = target("dtrain.tracking.sinks.trackio.Trackio")
+    project: Annotated[str, line(128)] | None = None
+    """Project that the run belongs to; null: tracking.experiment."""
+
+
 class Sweep(Group, scope="command"):
     """Many jobs by one command (-m)."""
 

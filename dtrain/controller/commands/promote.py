@@ -29,7 +29,8 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, short
 from dtrain.run.registry import Model, Promotion
 from dtrain.tracking import conditions
-from dtrain.tracking.base import TrackedRun, Tracker, make_tracker
+from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
 
@@ -73,7 +74,7 @@ class Promote(OfModel):
         config_of_store = shipping.configured(rundir, rundir.path, self._to)
         tracker = make_tracker(config_of_store)
         if not tracker.keeps_models:
-            raise self._unrecorded(type(tracker).__name__, "keeps no models")
+            raise self._unrecorded(tracker.label, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
         weights = str(self._words["weights"])

@@ -23,7 +23,8 @@ from dtrain.files import reading
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
-from dtrain.tracking.base import Tracker, make_tracker
+from dtrain.tracking.base import Tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of
 

@@ -233,7 +233,7 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
     lines.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
     if not shipped:
         sync = f"python -m dtrain sync {shlex.quote(path)}"
-        lines.append(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
+        lines.append(f"tracking: {tracker.label} has not got everything; type: {sync}")
     elif tracker.address is not None:
         lines.append(f"compare: {tracker.view()}")
     if record.failed or record.left:
