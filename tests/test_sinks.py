@@ -227,7 +227,7 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         ship_folder(make_tracker(config), config, rundir)
         (rundir.path / "trackers" / "trackio.json").write_text(
-            json.dumps({"place": "trackio show --project p", "id": "0" * 32})
+            json.dumps({"place": "Trackio p", "id": "0" * 32})
         )  # as if the command had been killed before it wrote what Trackio has
     [one] = [r for r in storage.SQLiteStorage.get_run_records("p") if r["id"] == "0" * 32]
     logs = storage.SQLiteStorage.get_logs("p", run_id=one["id"])

@@ -125,6 +125,16 @@ def address(config: Config) -> str | None:
     return uri
 
 
+def places(config: Config) -> Plain:
+    """Return what says where a run is recorded, as it may be written; None where nothing does.
+
+    That is ``tracking.uri``, and the trackers in nodes of their own.
+    """
+    uri, plain = address(config), config.tracking.written()
+    inner = {name: plain[name] for name in trackers(config.tracking)}
+    return [uri, inner] if inner else uri
+
+
 def trackers(tracking: Node | DictConfig) -> list[str]:
     """Return the names of those nodes of ``tracking`` that are trackers by themselves.
 

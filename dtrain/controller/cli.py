@@ -215,7 +215,7 @@ def command_of(config: Config, node: DictConfig) -> Json:
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
         private.as_written(words, node),
-        sources.get("command-line"), tree.address(config),
+        sources.get("command-line"), tree.places(config),
     )  # fmt: skip
 
 

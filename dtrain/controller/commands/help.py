@@ -27,7 +27,7 @@ Without a command it trains. An override selects an option of a group, or change
 commands:
   compare PATH_OR_RUN_ID ...  runs side by side: a table, a page with plots, CSV
   ui                          MLflow's UI on the runs of this machine
-  sync RUN_DIR                upload a run or a sweep to MLflow, as far as it is missing there
+  sync RUN_DIR                upload a run or a sweep to trackers, as far as it is missing there
   checkpoint PATH             list and verify the checkpoints of a run
   data [OVERRIDE ...]         show a dataset: structure, classes, examples, speed
   evaluate RUN [OVERRIDE ...] evaluate checkpoints of a run, also on other data

@@ -1,4 +1,4 @@
-"""``python -m dtrain sync RUN_DIR``: ship a run or a sweep to MLflow, whatever is missing there."""
+"""``python -m dtrain sync RUN_DIR``: ship a run or a sweep to trackers, what they lack of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import private, tree
 from dtrain.config.check import settle
+from dtrain.config.node import Node
+from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import boundary
@@ -29,12 +31,13 @@ from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of
 
 
-def sync(path: str, to: str | None = None) -> str:
-    """Make MLflow hold what a run folder or a sweep folder holds; nothing is written twice.
+def sync(path: str, to: str | None = None, words: list[str] | None = None) -> str:
+    """Make trackers hold what a run folder or a sweep folder holds; nothing is written twice.
 
     Args:
         path: the folder.
         to: tracking URI, instead of its own.
+        words: what a user has typed of ``tracking``, instead of the run's own trackers.
 
     Returns:
         The URI that it was shipped to, without a password.
@@ -59,8 +62,9 @@ def sync(path: str, to: str | None = None) -> str:
             # ORDER: before the stores of the runs are looked at: it is a command by itself, and
             # forgets what the user has named so far.
             cli.composed([], Late(str(rundir.path)))
+    tracking = _chosen(words) if words else None
     configs = [
-        (rundir, shipping.configured(rundir, whole, to))
+        (rundir, shipping.configured(rundir, whole, to, tracking=tracking))
         for rundir in found
         if shipping.is_run(rundir)
     ]
@@ -78,6 +82,36 @@ def sync(path: str, to: str | None = None) -> str:
         status = "KILLED" if sweep["status"] == "RUNNING" else sweep["status"]
         tracker.record_sweep(config, whole, status, ended)
     return address
+
+
+def _chosen(words: list[str]) -> Node:
+    """Return the trackers that a user has typed, as a training has them.
+
+    Raises:
+        UsageError: they are none.
+    """
+    for word in words:
+        if not word.startswith(("-", "/")) and key_of(word).split(".")[0] != "tracking":
+            refuse("sync", "ships a run as it was trained", word, accepted="keys of tracking",
+                   hint="python -m dtrain sync RUN_DIR tracking=trackio")  # fmt: skip
+    chosen = Chosen()
+    if (code := cli.composed(words, chosen)) != errors.OK:
+        raise SystemExit(code)  # it is printed what is wrong
+    if "tracking.experiment" not in map(key_of, words):  # that of the run
+        found = chosen.tracking
+        return Node({key: found[key] for key in found if key != "experiment"})
+    return chosen.tracking
+
+
+class Chosen(cli.Command):
+    """Takes the trackers of a command line, and trains nothing."""
+
+    tracking: Node
+
+    def job(self, node: Any) -> int:
+        """Keep them, and return the exit code."""
+        self.tracking = settle(node).tracking
+        return errors.OK
 
 
 def _ship(config: Config, rundir: RunDir) -> None:
@@ -146,15 +180,18 @@ def main(given: list[str] | None = None) -> int:
     """
     parser = Parser(
         prog="python -m dtrain sync",
-        description="Upload to MLflow what is missing there of a run or a sweep.",
+        description="Upload to the trackers of a run or a sweep what is missing there.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="a run folder, or that of a sweep")
     parser.add_argument("--uri", help="tracking URI, instead of the run's own")
-    arguments = parser.parse_args(given)
+    parser.add_overrides("other trackers than the run's own: tracking=trackio")
+    arguments = parser.parse_intermixed_args(given)
     try:
-        address = sync(arguments.run_dir, arguments.uri)
+        words = boundary.words(arguments) if arguments.overrides else None
+        address = sync(arguments.run_dir, arguments.uri, words)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
-        why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
+        where = "".join(f" to {label}" for label in getattr(error, "__notes__", ()))
+        why = printable(f"{arguments.run_dir} could not be shipped{where}: {reason(error)}")
         return boundary.report(private.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

@@ -186,7 +186,7 @@ def _ship(rundir: RunDir) -> bool:
         try:
             config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
-            if not private.is_own_address(command, tree.address(config)):
+            if not private.is_own_address(command, tree.places(config)):
                 return False  # `dtrain.controller.commands.sync` says why
             ship_folder(main_tracker(config), config, rundir)
         finally:

@@ -103,4 +103,6 @@ class Trackio(Sink):
 
     def address(self) -> str:
         """Return what shows the project."""
+        if not self._id:
+            return f"Trackio {self._project}"
         return f"trackio show --project {shlex.quote(self._project)}"
