@@ -135,6 +135,7 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
         "progress": ({"step": 1}, True),
         "profile": (3,), "epoch_ended": (1, tiny()), "save": (1, {"a": np.ones(1)}, {}),
         "wait": (), "end": (), "usage": (), "compare_by": ("loss", "min"),
+        "tag": (1, "a", "b"), "file": (1, "a", "image", tmp_path / "a"),
     }  # fmt: skip
     public = {n for n, f in inspect.getmembers(Records, inspect.isfunction) if n[0] != "_"}
     assert public == arguments.keys(), "it has an answer to everything"

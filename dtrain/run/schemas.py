@@ -104,6 +104,8 @@ class Recorded(TypedDict):
     late: NotRequired[dict[str, list[Count]]]
     #: Sizes and times of files, by name.
     files: NotRequired[dict[str, str]]
+    #: Of the user's tags, their values.
+    tags: NotRequired[dict[str, str]]
     #: Parameters of the first start.
     parameters: NotRequired[dict[str, str]]
 

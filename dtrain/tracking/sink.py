@@ -185,7 +185,12 @@ class Sunk(Tracker):
                        if isinstance(e, dict) and isinstance(e.get("digest"), str)}  # fmt: skip
             self._sink.note({}, digests)
         elif kind == "tag":
-            self._sink.note({}, {event["name"]: event["value"]})
+            name, value, tags = event["name"], event["value"], self._has.setdefault("tags", {})
+            last = self._has["last"].get(f"tag:{name}", -1)
+            if event["step"] > last or (event["step"] == last and tags[name] != value):
+                self._sink.note({}, {name: value})
+                tags[name] = value
+                self._take(f"tag:{name}", event)
         elif kind == "file" and self._lacks(name := f"{event['kind']}:{event['name']}", event):
             assert self._run is not None, "is open"
             if (path := facts.logged(self._run.rundir, event)) is not None:

@@ -58,6 +58,17 @@ class Records:
         self.event("metrics", step=step, epoch=epoch, kind=kind, metrics=metrics)
         self._summaries.scalars(step, metrics)
 
+    def tag(self, step: int, name: str, value: str) -> None:
+        """Write a tag of the user's."""
+        self.event("tag", step=step, name=name, value=value)
+        self._summaries.text(step, f"tags/{name}", value)
+
+    def file(self, step: int, name: str, kind: str, path: Path) -> None:
+        """Write where a file of the user's is."""
+        place = path.relative_to(self._rundir.path).as_posix()
+        self.event("file", step=step, name=name, kind=kind, path=place)
+        self._summaries.file(step, name, kind, path)
+
     def usage(self) -> dict[str, float]:
         """Return what this task and its machine use; nothing where that was returned just now."""
         return self._usage.metrics()
@@ -130,7 +141,7 @@ class NullRecords(Records):
     def _nothing(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""
 
-    event = point = progress = profile = epoch_ended = _nothing
+    event = point = tag = file = progress = profile = epoch_ended = _nothing
     save = compare_by = wait = end = _nothing
 
 

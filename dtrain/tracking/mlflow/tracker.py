@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from dtrain.tracking.mlflow.sweep import SweepRun, job_tags, parent, record
 #: Characters of a name, a digest, and what describes a dataset, that MLflow takes.
 _NAME, _DIGEST, _TEXT = 500, 36, 60_000
 #: What MLflow shows each split as.
+_IMAGE = re.compile(r"(.+?)[%+]step[%+]([0-9]+)[%+]")
 _CONTEXT = {"train": "training", "validation": "validation"}
 
 
@@ -99,6 +101,7 @@ class MLflow(Tracker):
         self._present: dict[str, str] | None = None
         self._changed: set[str] = set()
         self._derived: Json = {}
+        self._images: set[tuple[str, int]] | None = None
 
     @property
     def address(self) -> str:
@@ -166,6 +169,7 @@ class MLflow(Tracker):
     def doubt(self) -> None:
         """Look again at what MLflow has: a call failed, and may have been done all the same."""
         self._known.clear()
+        self._images = None
         self._present = None
         self._resumed = True
 
@@ -183,11 +187,39 @@ class MLflow(Tracker):
                     for key, value in event["metrics"].items()
                     if event["step"] not in self._steps(key)
                 ]
+            elif event["event"] == "tag":
+                self._call_store("set_tag", key=event["name"], value=event["value"])
+            elif event["event"] == "file":
+                self._file(event)
         for begin in range(0, len(points), BATCH):
             part = points[begin : begin + BATCH]
             self._store.points(self._run_id, part)
             for key, _, _, step in part:
                 self._known[key].add(step)
+
+    def _file(self, event: Json) -> None:
+        """Add a file that user code has logged; an image as MLflow shows images by step."""
+        path, step = facts.logged(self._run.rundir, event), event["step"]
+        if path is None:
+            return
+        if event["kind"] != "image":
+            place = Path("logged", str(step), event["name"]).parent
+            self._call_store("log_artifact", local_path=str(path), artifact_path=str(place))
+            return
+        if self._images is None:  # MLflow gives each a name that no other has
+            found = self._store.call("list_artifacts", self._run_id, "images")
+            names = (_IMAGE.match(Path(each.path).name) for each in found if self._resumed)
+            self._images = {(each[1], int(each[2])) for each in names if each is not None}
+        key = re.sub(r"[^A-Za-z0-9_./ -]", "_", event["name"])
+        there = (key.replace("/", "~"), step)  # its name in that of a file
+        if there not in self._images:
+            from PIL import Image
+
+            with Image.open(path) as image:
+                image.load()
+                self._call_store("log_image", image=image, key=key, step=step,
+                                 timestamp=int(event["time"] * 1000), synchronous=True)  # fmt: skip
+            self._images.add(there)
 
     def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
