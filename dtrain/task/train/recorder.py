@@ -6,6 +6,8 @@ And the objective, as it was typed, or chosen once the run's metrics are known.
 from __future__ import annotations
 
 import math
+import platform
+import re
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -18,10 +20,11 @@ import numpy as np
 from dtrain.config.objective import AUTO, ORDER, SPEED, first, mode_of
 from dtrain.errors import CheckpointError
 from dtrain.files.fields import Json, JsonValue
-from dtrain.host.usage import Usage
+from dtrain.host.usage import Usage, of_hosts
 from dtrain.run.checkpoint import Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
+from dtrain.task.backends.base import Tasks
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -69,9 +72,18 @@ class Records:
         self.event("file", step=step, name=name, kind=kind, path=place)
         self._summaries.file(step, name, kind, path)
 
-    def usage(self) -> dict[str, float]:
-        """Return what this task and its machine use; nothing where that was returned just now."""
-        return self._usage.metrics()
+    def usage_due(self) -> bool:
+        """Say whether it is time to look at what is used."""
+        return self._usage.due
+
+    def usage(self, tasks: Tasks, due: bool) -> dict[str, float]:
+        """Return what the tasks and their machines use, where that is due; each task calls it."""
+        if tasks.size == 1:
+            return self._usage.metrics()
+        if not due:
+            return {}
+        host = re.sub(r"[^\w.-]", "_", platform.node()) or f"host-{tasks.rank}"
+        return of_hosts([(n, seen) for n, seen in tasks.gather([host, self._usage.metrics(True)])])
 
     def progress(self, report: Json, always: bool) -> None:
         """Say where the run is, unless that was said just now."""
@@ -133,10 +145,7 @@ class NullRecords(Records):
 
     def __init__(self, profile_steps: tuple[int, int] | None):
         self.profile_steps = profile_steps
-
-    def usage(self) -> dict[str, float]:
-        """Return nothing."""
-        return {}
+        self._usage = Usage()
 
     def _nothing(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""
