@@ -459,6 +459,24 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
     assert (values["host"], values["tensorflow"], values["keras"]) == ("node7", "2.1", "3.0")
     assert values["git_commit"] == "c" * 40
     assert values["git_dirty"] == "true" and "mlflow" not in values
+    # A resume with other code: its commit beside the first, and the changes of both as artifacts.
+    (folder / "changes.patch").write_text("diff one")
+    later = folder.with_name("2")
+    later.mkdir()
+    made["tree"] = {**tree, "commit": "d" * 40}
+    made["digest"] = code.digest_of(made)
+    write_json(later / code.RECORD, made)
+    (later / "changes.patch").write_text("diff two")
+    one = shipper()
+    one.open(shipper.run, 1000.0)
+    one.write([START])
+    one.close("FINISHED", 2000.0)
+    client, run = recorded(shipper.rundir)
+    assert run.data.tags["mlflow.source.git.commit"] == "c" * 40
+    assert run.data.tags["resumed.git_commit"] == "d" * 40
+    for name in ("1", "2"):
+        files = [each.path for each in client.list_artifacts(run.info.run_id, f"code/{name}")]
+        assert f"code/{name}/changes.patch" in files
 
 
 def test_steps_in_any_order() -> None:

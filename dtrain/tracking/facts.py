@@ -154,12 +154,18 @@ def derived(event: Json) -> Json:
     return {k: v for k, v in event.items() if k not in ("event", "time", "step")}
 
 
-def outcome(rundir: RunDir, status: str) -> dict[str, str]:
-    """Return the tags that say how a run ended."""
-    result: Any = schemas.read(rundir.result, schemas.Result) or {}
+def outcome(run: TrackedRun, status: str) -> dict[str, str]:
+    """Return the tags that say how a run ended, and with what code where a resume had another."""
+    result: Any = schemas.read(run.rundir.result, schemas.Result) or {}
     found = {name: str(result[name]).lower() for name in ("restarts", "pruned") if name in result}
     if status == "FAILED" and (error := result.get("error")):
         found["error"] = secrets.mask(str(error))[:_TAG_CHARACTERS]
+    with contextlib.suppress(DamagedFile):
+        records = [code.read(each) for each in code.folders(run.rundir.path)]
+        of_each = [_recorded(record, run.config.backend) for record in records]
+        for name, value in of_each[-1].items() if of_each else ():
+            if of_each[0].get(name) != value:
+                found[f"{LATER}{name}"] = value
     return found
 
 

@@ -237,7 +237,7 @@ class Sunk(Tracker):
         values = dict(result.get("metrics", {})) if result else {}
         values["best_objective"] = result.get("best_objective") if result else None
         numbers = {name: value for name, value in values.items() if value is not None}
-        self._sink.note(numbers, {"status": status, **facts.outcome(rundir, status)})
+        self._sink.note(numbers, {"status": status, **facts.outcome(self._run, status)})
         self._sink.close(status)
         self._run = None
         self._has["shipped"] = status

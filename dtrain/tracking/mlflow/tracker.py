@@ -260,7 +260,7 @@ class MLflow(Tracker):
             ended: when the run did, seconds since the epoch.
         """
         rundir, call = self._run.rundir, self._store.call
-        for name, value in facts.outcome(rundir, status).items():
+        for name, value in facts.outcome(self._run, status).items():
             call("set_tag", self._run_id, name, value)
         if self._present is None:
             self._describe({})  # it failed before training began
