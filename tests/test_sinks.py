@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import http.server
 import json
 import struct
 import threading
@@ -201,22 +202,47 @@ def test_wandb_without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         make_tracker(composed("tracking=wandb"))
 
 
-def test_wandb_whose_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Refuses(http.server.BaseHTTPRequestHandler):
+    """A server that knows no key."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(b'{"errors": [{"message": "invalid API key"}]}')
+
+    def log_message(self, *given: Any) -> None: ...
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_wandb_whose_server_is_away_or_refuses(
+    answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = "0123456789abcdef" * 3
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    if answers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    else:
+        server.server_close()
     monkeypatch.setenv("WANDB_API_KEY", secret)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr("dtrain.tracking.sinks.wandb._BEGIN", 1.0)
+    monkeypatch.setattr(delivery, "_reported", set())
     monkeypatch.setattr(delivery, "AWAY_SECONDS", 5.0)
     config, rundir = left(tmp_path, "tracking=wandb")
     heard: list[str] = []
     delivered = RunDelivery(make_tracker(config), TrackedRun(config, rundir, CLUSTER), heard.append)
     assert delivered.finish("FINISHED", 2000.0) == ["W&B"]
     assert len(heard) == 1 and heard[0].startswith("tracking: ")
+    assert ("invalid API key" in heard[0]) == answers
+    assert not list(rundir.path.glob("wandb/run-*"))  # nor a folder of each try
     texts = [path.read_bytes() for path in rundir.path.rglob("*") if path.is_file()]
     assert secret not in heard[0] and not any(secret.encode() in text for text in texts)
     for thread in threading.enumerate():
         if thread.name == "tracking":
             thread.join(60)
+    server.shutdown() if answers else None
+    server.server_close()
 
 
 @pytest.mark.trackio

@@ -54,6 +54,9 @@ class WandB(Sink):
         folder: Path,
     ) -> str:  # fmt: skip
         """Begin a run, or go on with one."""
+        # Lines at the terminal, and reports of its own to its makers.
+        os.environ.setdefault("WANDB_SILENT", "true")
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         quiet = wandb.Settings(
@@ -62,17 +65,24 @@ class WandB(Sink):
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
             use_dot_wandb=False, symlink=False,
         )  # fmt: skip
-        self._run = wandb.init(
-            project=self._project, entity=self._entity, name=name, group=group, id=resume,
-            resume="allow", dir=str(folder), mode=self._mode, settings=quiet, job_type="train",
-        )  # fmt: skip
+        before = {*folder.glob("wandb/*run-*")}
+        try:
+            self._run = wandb.init(
+                project=self._project, entity=self._entity, name=name, group=group, id=resume,
+                resume="allow", dir=str(folder), mode=self._mode, settings=quiet,
+            )  # fmt: skip
+        except Exception:  # it is tried again, and again, while a server is away
+            for path in {*folder.glob("wandb/*run-*")} - before:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        finally:  # of W&B's own process, in a folder that may hold no link
+            for path in folder.glob("wandb/*/logs/*"):
+                if path.is_symlink():
+                    path.unlink()
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         self.note({}, tags)
         kept = Path(self._run.dir).parent
-        for path in kept.glob("logs/*"):  # of W&B's own process, in a folder that may hold no link
-            if path.is_symlink():
-                path.unlink()
         self._shown = self._run.url if self._mode == "online" else f"wandb sync {short(kept)}"
         return str(self._run.id)
 
