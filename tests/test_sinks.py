@@ -181,6 +181,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
         fields: dict[str, Any] = {**known, "step": 1, "examples": 3, "prefix": "test"}
         evaluations.append(rundir, **fields, metrics={"loss": 7.0})
         ship_folder(make_tracker(config), config, rundir)
+    assert len(list(rundir.path.glob("wandb/offline-run-*"))) == 2  # the last had nothing new
     points = [(each["step"], each.get("loss"), each.get("test/loss")) for each in history(rundir)]
     assert points == [(1, 3.0, None), (2, 2.0, None), (3, 1.0, None), (1, None, 7.0)]
     began = [each.run for each in records(rundir) if each.WhichOneof("record_type") == "run"]

@@ -106,8 +106,9 @@ class Recorded(TypedDict):
     files: NotRequired[dict[str, str]]
     #: Of the user's tags, their values.
     tags: NotRequired[dict[str, str]]
-    #: Parameters of the first start.
+    #: Parameters of the first start, and those that a later one has changed.
     parameters: NotRequired[dict[str, str]]
+    later: NotRequired[dict[str, str]]
 
 
 class JobOf(TypedDict):

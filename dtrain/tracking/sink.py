@@ -111,7 +111,8 @@ class Sunk(Tracker):
     """
 
     def __init__(self, sink: Sink, name: str, config: Config):
-        self._sink, self._name, self._config = sink, name, config
+        self._closed, self._name, self._config = sink, name, config
+        self._opened = False
         self._place = sink.address()
         self._run: TrackedRun | None = None
         self._has: Any = {}  # schemas.Recorded
@@ -121,7 +122,7 @@ class Sunk(Tracker):
     @property
     def label(self) -> str:
         """The name of the service."""
-        return self._sink.label
+        return self._closed.label
 
     @property
     def address(self) -> str:
@@ -130,25 +131,35 @@ class Sunk(Tracker):
 
     def view(self) -> str:
         """Return what the sink says of this run."""
-        return self._sink.address()
+        return self._closed.address()
 
     def open(self, run: TrackedRun, started: float) -> None:
-        """Begin the record of the run, or go on with it."""
+        """Look what the sink has of the run, which it is opened for once there is more."""
         if self._run is not None:
             return
         file = run.rundir.trackers / f"{self._name}.json"
         past: Any = schemas.read(file, schemas.Recorded)
         if past is None or past["place"] != self._place:
             past = {"place": self._place}
-        job = facts.job_of(run)
-        name = run.config.name if job is None else facts.job_name(job, run.config.name)
-        group = None if job is None else run.rundir.path.parent.name
         self._has = {"last": {}, "late": {}, "files": {}, **past}
-        self._has["id"] = self._sink.open(
-            name, group, facts.tags(run), past.get("id"), run.rundir.path
-        )
         self._run = run
-        self._save()
+
+    @property
+    def _sink(self) -> Sink:
+        """The sink, opened: it begins the record of the run, or goes on with it."""
+        if not self._opened:
+            run = self._run
+            assert run is not None, "is open"
+            job = facts.job_of(run)
+            name = run.config.name if job is None else facts.job_name(job, run.config.name)
+            group = None if job is None else run.rundir.path.parent.name
+            tags = facts.tags(run)
+            self._has["id"] = self._closed.open(
+                name, group, tags, self._has.get("id"), run.rundir.path
+            )
+            self._opened = True
+            self._save()
+        return self._closed
 
     def is_shipped(self, rundir: RunDir) -> bool:
         """Say whether the sink has all that a run had when it ended."""
@@ -166,8 +177,11 @@ class Sunk(Tracker):
         try:
             for event in events:
                 self._write(event)
+            if self._derived:  # of the last start among them
+                self._note_changed()
         finally:  # what was written before an error is there
-            self._save()
+            if self._opened:
+                self._save()
 
     def _write(self, event: Json) -> None:
         kind = event["event"]
@@ -181,21 +195,23 @@ class Sunk(Tracker):
             for name in new:
                 self._take(name, event)
         elif kind == "data":
-            digests = {f"data.{n}": e["digest"] for n, e in event.items()
-                       if isinstance(e, dict) and isinstance(e.get("digest"), str)}  # fmt: skip
-            self._sink.note({}, digests)
+            for name, each in event.items():
+                if isinstance(each, dict) and isinstance(each.get("digest"), str):
+                    self._tag(f"data.{name}", each["digest"], 0)
         elif kind == "tag":
-            name, value, tags = event["name"], event["value"], self._has.setdefault("tags", {})
-            last = self._has["last"].get(f"tag:{name}", -1)
-            if event["step"] > last or (event["step"] == last and tags[name] != value):
-                self._sink.note({}, {name: value})
-                tags[name] = value
-                self._take(f"tag:{name}", event)
+            self._tag(event["name"], event["value"], event["step"])
         elif kind == "file" and self._lacks(name := f"{event['kind']}:{event['name']}", event):
             assert self._run is not None, "is open"
             if (path := facts.logged(self._run.rundir, event)) is not None:
                 self._sink.file(path, event["name"], event["kind"], event["step"])
             self._take(name, event)
+
+    def _tag(self, name: str, value: str, step: int) -> None:
+        """Set a tag, unless it was set at a later step."""
+        tags, last = self._has.setdefault("tags", {}), self._has["last"].get(f"tag:{name}", -1)
+        if step > last or (step == last and tags.get(name) != value):
+            self._sink.note({}, {name: value})
+            tags[name], self._has["last"][f"tag:{name}"] = value, step
 
     def _lacks(self, name: str, event: Json) -> bool:
         """Say whether the sink has no point of this name and step."""
@@ -210,7 +226,7 @@ class Sunk(Tracker):
             self._has["last"][name] = event["step"]
 
     def _describe(self, added: Json) -> None:
-        """Record the parameters of a start; a later one that differs is a note."""
+        """Record the parameters of a start."""
         assert self._run is not None, "is open"
         self._derived.update(added)
         values = facts.parameters(self._run, self._derived)
@@ -218,9 +234,17 @@ class Sunk(Tracker):
         if new := {key: value for key, value in values.items() if key not in first}:
             self._sink.params(first | new)
             first.update(new)
-        later = {f"{LATER}{k}": v for k, v in values.items() if first[k] != v and k != "resume"}
-        if later:
-            self._sink.note({}, later)
+
+    def _note_changed(self) -> None:
+        """Note what the last start has changed of the parameters, or has changed back."""
+        assert self._run is not None, "is open"
+        first, before = self._has["parameters"], self._has.get("later", {})
+        values = facts.parameters(self._run, self._derived)
+        later = {k: v for k, v in values.items() if first.get(k, v) != v and k != "resume"}
+        if later != before:
+            again = {name: first[name] for name in before}
+            self._sink.note({}, {f"{LATER}{k}": v for k, v in (again | later).items()})
+            self._has["later"] = later
 
     def close(self, status: str, ended: float) -> None:
         """Add files and results, and record how the run ended."""
@@ -236,9 +260,12 @@ class Sunk(Tracker):
                 self._has["files"][name] = state
         values = dict(result.get("metrics", {})) if result else {}
         values["best_objective"] = result.get("best_objective") if result else None
+        if not self._opened and self._has.get("shipped") == status:
+            self._run = None  # nothing is new
+            return
         numbers = {name: value for name, value in values.items() if value is not None}
         self._sink.note(numbers, {"status": status, **facts.outcome(self._run, status)})
         self._sink.close(status)
-        self._run = None
+        self._run, self._opened = None, False
         self._has["shipped"] = status
         write_json(rundir.trackers / f"{self._name}.json", self._has)
