@@ -6,6 +6,7 @@ import contextlib
 import csv
 import netrc
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,8 +83,8 @@ class WandB(Sink):
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         self.note({}, tags)
-        kept = Path(self._run.dir).parent
-        self._shown = self._run.url if self._mode == "online" else f"wandb sync {short(kept)}"
+        kept = f"wandb sync {shlex.quote(short(folder))}/wandb/offline-run-*"  # one a start
+        self._shown = self._run.url if self._mode == "online" else kept
         return str(self._run.id)
 
     def params(self, values: Mapping[str, str]) -> None:
