@@ -137,11 +137,19 @@ def test_images_of_any_kind(tmp_path: Path) -> None:
     assert kept.files[-1].read_text() == "a,b\n1,3\n2,4\n"
 
 
-def test_outside_of_a_training() -> None:
+def test_outside_of_a_training_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     import dtrain
 
     with pytest.raises(UsageError, match="none does in this process"):
         dtrain.log_image("a", np.zeros((2, 2)))
+    monkeypatch.setenv("API_KEY", "the canary")
+    kept = Kept()
+    kept.tag = lambda *given: told.append(given)  # type: ignore[method-assign]
+    told: list[Any] = []
+    logs = OwnLogs()
+    logs.begin(kept, RunDir(Path("none")), lambda: 1)
+    logs.tag("where", "https://me:pw@host/the canary")
+    assert told == [(1, "where", "https://me:***@host/***")]
     with own_logs.receiving(OwnLogs()):  # in an evaluation: nothing is recorded
         dtrain.log_image("a", np.zeros((2, 2)))
         dtrain.set_tag("a", 1)

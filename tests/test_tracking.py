@@ -492,3 +492,23 @@ def test_the_steps_of_a_long_run_take_little_memory() -> None:
         steps.add(step)
     assert 1_999_990 in steps and 1_999_991 not in steps
     assert sum(map(sys.getsizeof, steps._pages.values())) < 500_000
+
+
+@pytest.mark.usefixtures("store")
+def test_an_experiment_that_was_deleted(shipper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, while training goes on; restored, `sync` ships the run."""
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 1.0)
+    client = import_mlflow().tracking.MlflowClient(uri(shipper.run.config))
+    experiment = client.create_experiment(
+        "dtrain", f"file://{shipper.rundir.path.parent}/mlartifacts"
+    )
+    client.delete_experiment(experiment)
+    write_json(shipper.rundir.cluster, CLUSTER.to_json())
+    journal, heard = Journal(shipper.rundir.journal), list[str]()
+    journal.write("start", step=0, replicas=1)
+    journal.close()
+    assert RunDelivery(shipper(), shipper.run, heard.append).finish("FINISHED", 5.0) == ["MLflow"]
+    assert len(heard) == 1 and "must be in the 'active' state" in heard[0]
+    client.restore_experiment(experiment)
+    ship_folder(shipper(), shipper.run.config, shipper.rundir)
+    assert recorded(shipper.rundir)[1].data.params["replicas"] == "1"

@@ -115,6 +115,10 @@ class Tracker(ABC):
         """Say whether it has all that a run had when it ended."""
         return "shipped" in (schemas.glance(rundir.tracking, schemas.Shipped) or {})
 
+    def has_all(self, rundir: RunDir) -> bool:
+        """Say whether nothing is known that it lacks of a job of a sweep that has ended."""
+        return True
+
     def promote(self, run: TrackedRun, promotion: Promotion) -> str:
         """Let an alias name a model of a run that is recorded.
 

@@ -166,6 +166,8 @@ class Sunk(Tracker):
         past: Any = schemas.glance(rundir.trackers / f"{self._name}.json", schemas.Recorded) or {}
         return past.get("place") == self._place and "shipped" in past
 
+    has_all = is_shipped
+
     def _save(self) -> None:
         assert self._run is not None, "is open"
         file = self._run.rundir.trackers / f"{self._name}.json"

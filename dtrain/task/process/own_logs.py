@@ -18,10 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dtrain import secrets
 from dtrain.errors import refuse
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
 
+_CHARACTERS = 5000  # of a tag
 _NAME = re.compile(r"\w[\w ./:-]{0,199}")
 
 
@@ -67,7 +69,7 @@ class OwnLogs:
         """Log a tag of the run."""
         _check("set_tag", name)
         if self._target is not None:
-            self._target.tag(self._step(), name, str(value)[:5000])
+            self._target.tag(self._step(), name, secrets.mask(str(value))[:_CHARACTERS])
 
     def image(self, name: str, image: Any) -> None:
         """Log an image: an array, a tensor, an image of Pillow's, or the path of a file."""
