@@ -2,6 +2,7 @@
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
+# make test-trackio  with Trackio, which needs an older Pillow than the others
 # make test-peers  losses beside those of Lightning, in an environment of its own
 # make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
@@ -14,7 +15,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUNS := .venv/.runs
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-peers test-docs test-notebook campaigns golden check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-trackio test-peers test-docs test-notebook campaigns golden check docs bench clean
 
 install: $(STAMP)
 
@@ -68,6 +69,12 @@ test-ssh: install
 test-ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	$(BIN)/python -m pytest -n 0 -m ray tests/test_ray.py
+
+# In a folder of its own, beside the Pillow of all others.
+test-trackio: install
+	$(BIN)/python -m pip install --quiet --no-deps --target .trackio -c constraints.txt \
+		trackio gradio-client orjson brotli python-multipart httpx httpcore sniffio websockets
+	PYTHONPATH=.trackio TRACKIO_DIR=.trackio/runs $(BIN)/python -m pytest -n 0 -m trackio tests/test_sinks.py
 
 # Lightning, in an environment of its own: it need not agree with what else is installed.
 test-peers:

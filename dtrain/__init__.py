@@ -20,17 +20,20 @@ __version__ = "0.2.0"
 #: What :mod:`dtrain.api.calls` has; their types are in ``__init__.pyi``. ``compare`` is a package
 #: of dtrain's, too, which can be called.
 _LAZY = ("Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train")
+#: What a user's code calls while it trains, in the process of a task.
+_LOGS = ("log_artifact", "log_figure", "log_image", "log_metric", "log_table", "set_tag")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in (*_LAZY, *_LOGS):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     if name == "compare":  # which `from dtrain import compare` means, too
         return importlib.import_module("dtrain.compare")
-    return getattr(importlib.import_module("dtrain.api.calls"), name)
+    place = "dtrain.task.process.own_logs" if name in _LOGS else "dtrain.api.calls"
+    return getattr(importlib.import_module(place), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_LOGS})

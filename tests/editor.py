@@ -64,7 +64,10 @@ def _node(group: str) -> dict[str, Any]:
     for option in options(group):
         if option.kind is None:
             continue
-        for name, each in _fields(option.kind, prefix).items():
+        inside = f"{prefix}.{option.name}" if option.kind in schema.SINKS.values() else prefix
+        if inside != prefix:  # what its file has stands in a node of its own elsewhere
+            keys[option.name] = [_closed(_fields(option.kind, inside))]
+        for name, each in _fields(option.kind, inside).items():
             if each not in keys.setdefault(name, []):
                 keys[name].append(each)
     if group == "optimizer":

@@ -57,7 +57,8 @@ def _option(group: str, path: Path) -> Option:
         if each == "_self_":
             continue
         if each.startswith(start := f"/schema/{group}/"):
-            kind = schema.SCHEMAS[group][each.removeprefix(start).partition("@")[0]]
+            known = {**schema.SCHEMAS[group], **(schema.SINKS if group == "tracking" else {})}
+            kind = known[each.removeprefix(start).partition("@")[0]]
         elif not each.startswith("/"):
             included = _option(group, path.with_name(f"{each}.yaml"))
             kind, values = kind or included.kind, values | included.values

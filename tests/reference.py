@@ -186,7 +186,10 @@ def _group(group: str) -> list[str]:
     )
     parts = [f"## {group}\n", _sentence(about), f"| option | what it is |\n|---|---|\n{listed}\n"]
     prefix = group.replace("/", ".")
-    all_keys = [_keys(option, prefix) for option in found if option.kind]
+    beside = {option.name for option in found if option.kind in schema.SINKS.values()}
+    all_keys = [
+        _keys(option, prefix) for option in found if option.kind and option.name not in beside
+    ]
     common = {
         key: given for key, given in all_keys[0].items()
         if all(keys.get(key) == given for keys in all_keys)
@@ -246,6 +249,8 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
     """Return the help of each key of an option, with the default that its file gives."""
     if option.kind is None:
         return {}
+    if option.kind in schema.SINKS.values():  # in a node of its own
+        prefix = f"{prefix}.{option.name}"
     inside = nested(option.kind)
     found: dict[str, Help] = {}
     for name, given in key_help.described(option.kind, prefix).items():

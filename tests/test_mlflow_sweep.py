@@ -19,10 +19,12 @@ from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
-from dtrain.tracking.base import TrackedRun, make_tracker
+from dtrain.tracking.base import TrackedRun
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import RunDelivery
+from dtrain.tracking.facts import job_name
 from dtrain.tracking.mlflow.store import import_mlflow
-from dtrain.tracking.mlflow.sweep import SweepRun, job_name
+from dtrain.tracking.mlflow.sweep import SweepRun
 from dtrain.tracking.mlflow.tracker import MLflow
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -126,7 +128,7 @@ def test_a_parent_and_its_children(tmp_path: Path, _quick: None) -> None:
         assert lock is not None
         tracker = job.delivery()
         job.end(status, accuracy)
-        assert tracker.finish(status, 1500.0)
+        assert tracker.finish(status, 1500.0) == []
         os.close(lock)
     sweep.tell("FAILED", best=1)
     (sweep.folder / "comparison.html").write_text("<p>")
@@ -261,7 +263,7 @@ def many(folder: str, name: str, number: int, points: int) -> list[str]:
         for step in range(points):
             journal.write("metrics", step=step, metrics={"loss": 1.0, "accuracy": 0.5})
         journal.close()
-        if not tracker.finish("FINISHED", 2000.0):
+        if tracker.finish("FINISHED", 2000.0):
             sweep.said.put(f"job {job.number} is not there")
 
     threads = [threading.Thread(target=track, args=(job,)) for job in jobs]

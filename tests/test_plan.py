@@ -19,7 +19,7 @@ from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 from tests.test_schema import CONF, checked, composed, node
 
 

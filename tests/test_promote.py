@@ -21,7 +21,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown

@@ -125,6 +125,7 @@ def test_tensorboard_is_closed_though_the_disk_is_full(tmp_path: Path) -> None:
 def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     import numpy as np
 
+    from dtrain.task.backends.base import Tasks
     from dtrain.task.train.recorder import NullRecords, Records
 
     silence = NullRecords((3, 4))
@@ -134,7 +135,9 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
         "event": ("start",), "point": (1, 1, "interval", {"loss": 1.0}),
         "progress": ({"step": 1}, True),
         "profile": (3,), "epoch_ended": (1, tiny()), "save": (1, {"a": np.ones(1)}, {}),
-        "wait": (), "end": (), "usage": (), "compare_by": ("loss", "min"),
+        "wait": (), "end": (), "usage_due": (), "usage": (Tasks(), False),
+        "compare_by": ("loss", "min"),
+        "tag": (1, "a", "b"), "file": (1, "a", "image", tmp_path / "a"),
     }  # fmt: skip
     public = {n for n, f in inspect.getmembers(Records, inspect.isfunction) if n[0] != "_"}
     assert public == arguments.keys(), "it has an answer to everything"

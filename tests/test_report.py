@@ -15,7 +15,7 @@ from dtrain.controller.terminal.report import drawing, print_end, print_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, short
 from dtrain.task.strategies.plans import OneReplica
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 from tests.test_schema import composed
 
 
@@ -26,7 +26,8 @@ def printed(tmp_path: Path, shipped: bool, *overrides: str, **result: Any) -> st
     whole = {"status": "FINISHED", "exit_code": 0, "step": 7, "examples_per_second": 1234.5,
              "failure": None, "metrics": {"loss": 0.25}, **result}  # fmt: skip
     display = Display(Console(file=file, soft_wrap=True, highlight=False))
-    print_end(display, make_tracker(composed(*overrides)), rundir, whole, shipped)
+    lacking = [] if shipped else ["MLflow"]
+    print_end(display, make_tracker(composed(*overrides)), rundir, whole, lacking)
     return file.getvalue()
 
 

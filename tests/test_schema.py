@@ -51,7 +51,7 @@ KINDS = list(dict.fromkeys(
     kind
     for group in ("", *schema.sections(), "strategy.mesh", *schema.SCHEMAS)
     for kind in schema.kinds(group)
-))  # fmt: skip
+) | dict.fromkeys(schema.SINKS.values()))  # fmt: skip
 
 
 def composed(*overrides: str) -> tree.Config:

@@ -177,3 +177,29 @@ def test_a_forged_name(
     assert "asks for the variable CANARY of your environment" in printed
     assert "the canary" not in printed
     assert b"the canary" not in store.read_bytes()
+
+
+def test_trackers_that_the_user_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Instead of the run's own; nothing goes to MLflow, and the run's experiment stays."""
+    rundir = leave(tmp_path / "outputs", "tracking.experiment=mine")
+    assert sync.main([str(rundir.path), "tracking=csv"]) == 0
+    assert capsys.readouterr().out == "shipped to csv/ of the run folder\n"
+    assert (rundir.path / "csv" / "points.csv").read_text().endswith(",loss,0.5\n")
+    assert "tracking.experiment,mine\n" in (rundir.path / "csv" / "facts.csv").read_text()
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()
+    assert sync.main([str(rundir.path), "trainer.epochs=3"]) == 2
+    assert "ships a run as it was trained" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        sync.main([str(rundir.path), "tracking=nope"])
+
+
+def test_forged_trackers(sent: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A folder from elsewhere writes no files of its choice, and sends nothing with my key."""
+    own = {"_target_": "dtrain.tracking.sinks.csv.CSV", "folder": f"{tmp_path}/mine"}
+    tracking = {"_target_": "dtrain.tracking.none.NoTracker", "experiment": "a", "csv": own}
+    config = f"tracking: {json.dumps(tracking)}\n" + REST.format("x", "a")
+    code, printed = sent(config, {"format": 2, "overrides": []}, capsys)
+    assert code == 2 and "another user or machine made" in printed and "tracking=NAME" in printed
+    assert not (tmp_path / "mine").exists()
+    signed = private.sign_command([], None, [None, {"csv": own}])
+    assert "another user" not in sent(config, {"format": 2, **signed}, capsys)[1]

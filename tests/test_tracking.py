@@ -24,8 +24,9 @@ from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery, ship_folder
+from dtrain.tracking.facts import tags
 from dtrain.tracking.mlflow.store import import_mlflow, prepare, uri
-from dtrain.tracking.mlflow.tracker import MLflow, Steps, tags
+from dtrain.tracking.mlflow.tracker import MLflow, Steps
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -124,7 +125,7 @@ def test_the_tracker_follows_a_journal(shipper: Any) -> None:
     journal.write("metrics", step=1, metrics={"loss": float("nan")})
     journal.write("metrics", step=2, metrics={"loss": 1.0})
     journal.close()
-    assert tracker.finish("FAILED", 2000.0)
+    assert tracker.finish("FAILED", 2000.0) == []
     client, run = recorded(shipper.rundir)
     assert run.info.status == "FAILED"
     assert [p.step for p in client.get_metric_history(run.info.run_id, "loss")] == [1, 2]
@@ -180,7 +181,7 @@ def test_what_is_not_delivered_waits_in_the_journal(
     journal.close()
     slow: Any = Slow({1, 2, 5})
     tracker = RunDelivery(slow, followed(tmp_path), lambda text: None)
-    assert tracker.finish("FINISHED", 5.0)
+    assert tracker.finish("FINISHED", 5.0) == []
     assert slow.got == list(range(95)) and slow.closed == ("FINISHED", 5.0)
     assert slow.most == 10
 
@@ -190,11 +191,12 @@ def test_nothing_is_shipped_before_training_begins(tmp_path: Path) -> None:
     journal.write("notice", message="a")
     slow: Any = Slow(set())
     tracker = RunDelivery(slow, followed(tmp_path), print)
-    assert not tracker._deliver(None) and slow.calls == 0
+    [part] = tracker._parts
+    assert not part.deliver(None) and slow.calls == 0
     journal.write("start", step=0)
     journal.close()
-    assert tracker._deliver(None) and slow.calls == 1
-    assert not tracker.finish(None, 5.0)
+    assert part.deliver(None) and slow.calls == 1
+    assert tracker.finish(None, 5.0) == ["Slow"]
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
@@ -232,7 +234,7 @@ def test_files_lie_beside_a_database_of_the_users(
 
 def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: Path) -> None:
     tracker = RunDelivery(shipper(), shipper.run, print)
-    assert not tracker.finish(None, 2000.0)
+    assert tracker.finish(None, 2000.0) == ["MLflow"]
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
@@ -265,7 +267,7 @@ def test_tags_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str | None:
         return None if name in ("tensorflow", "keras") else "1.2"
 
-    monkeypatch.setattr("dtrain.tracking.mlflow.tracker.version", version)
+    monkeypatch.setattr("dtrain.tracking.facts.version", version)
     found = tags(live(composed()))
     assert found["mlflow"] == found["hydra-core"] == "1.2"
     assert "tensorflow" not in found and "keras" not in found
@@ -423,7 +425,7 @@ def test_a_run_that_failed_before_training(shipper: Any) -> None:
         {"status": "FAILED", "failure": Failure("failed", "chief-0", "no layer").record()},
     )
     delivered = RunDelivery(shipper(), shipper.run, print)
-    assert delivered.finish("FAILED", 2000.0)
+    assert delivered.finish("FAILED", 2000.0) == []
     client, run = recorded(rundir)
     assert run.data.params["optimizer.learning_rate"] == "0.001"
     assert run.data.tags["error"] == "chief-0: no layer"
@@ -459,8 +461,26 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
     write_json(folder / code.RECORD, made)
     values = tags(shipper.run)
     assert (values["host"], values["tensorflow"], values["keras"]) == ("node7", "2.1", "3.0")
-    assert values["git_commit"] == values["mlflow.source.git.commit"] == "c" * 40
+    assert values["git_commit"] == "c" * 40
     assert values["git_dirty"] == "true" and "mlflow" not in values
+    # A resume with other code: its commit beside the first, and the changes of both as artifacts.
+    (folder / "changes.patch").write_text("diff one")
+    later = folder.with_name("2")
+    later.mkdir()
+    made["tree"] = {**tree, "commit": "d" * 40}
+    made["digest"] = code.digest_of(made)
+    write_json(later / code.RECORD, made)
+    (later / "changes.patch").write_text("diff two")
+    one = shipper()
+    one.open(shipper.run, 1000.0)
+    one.write([START])
+    one.close("FINISHED", 2000.0)
+    client, run = recorded(shipper.rundir)
+    assert run.data.tags["mlflow.source.git.commit"] == "c" * 40
+    assert run.data.tags["resumed.git_commit"] == "d" * 40
+    for name in ("1", "2"):
+        files = [each.path for each in client.list_artifacts(run.info.run_id, f"code/{name}")]
+        assert f"code/{name}/changes.patch" in files
 
 
 def test_steps_in_any_order() -> None:
@@ -476,3 +496,23 @@ def test_the_steps_of_a_long_run_take_little_memory() -> None:
         steps.add(step)
     assert 1_999_990 in steps and 1_999_991 not in steps
     assert sum(map(sys.getsizeof, steps._pages.values())) < 500_000
+
+
+@pytest.mark.usefixtures("store")
+def test_an_experiment_that_was_deleted(shipper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, while training goes on; restored, `sync` ships the run."""
+    monkeypatch.setattr(delivery, "AWAY_SECONDS", 1.0)
+    client = import_mlflow().tracking.MlflowClient(uri(shipper.run.config))
+    experiment = client.create_experiment(
+        "dtrain", f"file://{shipper.rundir.path.parent}/mlartifacts"
+    )
+    client.delete_experiment(experiment)
+    write_json(shipper.rundir.cluster, CLUSTER.to_json())
+    journal, heard = Journal(shipper.rundir.journal), list[str]()
+    journal.write("start", step=0, replicas=1)
+    journal.close()
+    assert RunDelivery(shipper(), shipper.run, heard.append).finish("FINISHED", 5.0) == ["MLflow"]
+    assert len(heard) == 1 and "must be in the 'active' state" in heard[0]
+    client.restore_experiment(experiment)
+    ship_folder(shipper(), shipper.run.config, shipper.rundir)
+    assert recorded(shipper.rundir)[1].data.params["replicas"] == "1"

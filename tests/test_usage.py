@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dtrain.host import usage
+from dtrain.run.cluster import Task
+from tests.test_strategies import together
 
 
 class Clock:
@@ -51,6 +53,16 @@ def test_this_task_with_its_children_at_a_bounded_rate(monkeypatch: pytest.Monke
     assert found.metrics()["system/task_cpu_percentage"] >= 0, "the child is gone"
 
 
+def test_hosts_have_their_names() -> None:
+    """Each host once, whichever of its tasks looks; the chief's has the names of one alone."""
+    seen = {"system/cpu_utilization_percentage": 1.0, "system/task_cpu_percentage": 2.0}
+    other = {name: 3.0 for name in seen}
+    found = usage.of_hosts([("a", seen), ("b", other), ("b", seen), ("a", other)])
+    assert found == seen | {
+        "system/b/cpu_utilization_percentage": 3.0, "system/b/task_cpu_percentage": 3.0,
+    }  # fmt: skip
+
+
 def test_gpus_by_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
     class NVMLError(Exception):
         """As the library has it."""
@@ -87,3 +99,29 @@ def test_without_gpus_or_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     broken.nvmlInit = fails
     monkeypatch.setitem(sys.modules, "pynvml", broken)
     assert usage.gpus()() == {}
+
+
+def _trained(cluster: Any, task: Any, devices: list[str], folder: str) -> list[str]:
+    """Look from two tasks, each on a host of its own name; return the names of the values."""
+    import platform
+    from pathlib import Path
+
+    from dtrain.task.strategies import MultiWorker
+    from dtrain.task.train.recorder import NullRecords
+    from tests.test_recorder import made
+
+    platform.node = lambda: f"node {task.index}-{task.role}"
+    tasks = MultiWorker(devices, cluster, task, "auto").tasks
+    chief = task.role == "chief"
+    records = made(Path(folder) / "run") if chief else NullRecords(None)
+    assert records.usage(tasks, False) == {}
+    return sorted(records.usage(tasks, True))
+
+
+def test_the_chief_has_what_other_hosts_use(tmp_path: Any) -> None:
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
+    chief, other = together(_trained, tasks, 2, folder=str(tmp_path))
+    names = ("cpu_utilization_percentage", "system_memory_usage_megabytes",
+             "task_cpu_percentage", "task_memory_megabytes")  # fmt: skip
+    assert {*chief} == {f"system/{host}{name}" for host in ("", "node_0-worker/") for name in names}
+    assert chief == other

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Union, get_args, get_origin
@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 
 from dtrain.config import private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, bound, keyed, typed
-from dtrain.config.schema.running import TRAIN
+from dtrain.config.schema.running import TRAIN, NoTracker
 from dtrain.config.suggest import Advice
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, nearest, refuse
@@ -83,7 +83,9 @@ def settle(composed: DictConfig) -> tree.Config:
             that its key does not take.
     """
     if HydraConfig.initialized():
-        schema.refuse_left_out(HydraConfig.get().runtime.choices)
+        alone = OmegaConf.is_missing(composed.tracking, "_target_")
+        several = {} if alone and not tree.trackers(composed.tracking) else {"tracking": "[]"}
+        schema.refuse_left_out({**several, **HydraConfig.get().runtime.choices})
     tree.check_sizes(composed)
     try:
         private.resolve(composed)
@@ -103,6 +105,14 @@ def settle(composed: DictConfig) -> tree.Config:
     return config
 
 
+def _settle_trackers(composed: DictConfig) -> None:
+    """Say that trackers which stand in nodes of their own stand beside none."""
+    node: Plain = composed.get("tracking")
+    open_still = isinstance(node, DictConfig) and OmegaConf.is_missing(node, "_target_")
+    if open_still and tree.trackers(node):
+        node["_target_"] = schema.target_of(NoTracker)
+
+
 def check(composed: DictConfig) -> None:
     """Refuse keys that there are not, and values that their keys do not take.
 
@@ -114,6 +124,7 @@ def check(composed: DictConfig) -> None:
     Raises:
         UsageError: for the first one found.
     """
+    _settle_trackers(composed)
     if missing := sorted(OmegaConf.missing_keys(composed)):
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(composed, key), hint=f"{key}=VALUE")
@@ -147,7 +158,10 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
         plan = OmegaConf.select(value, "plan._target_", default="dtrain.")
         ours &= str(plan).startswith("dtrain.")  # one of a user's own may have keys, too
         whole = ours and (keyed(kind).keys() <= names_here or key not in _OF_FUNCTIONS)
-        check_node(composed, key, kind, whole=whole, fill=key in _READ)
+        inner = tree.trackers(value) if key == "tracking" else []
+        check_node(composed, key, kind, whole=whole, fill=key in _READ, besides=inner)
+        for name in inner:
+            _check_open(composed, f"tracking.{name}", "tracking")
     if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":
         _check_open(composed, "optimizer.schedule", "optimizer/schedule")
     for name in value.get("members") or () if key == "dataset" else ():
@@ -156,7 +170,12 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
 
 
 def check_node(
-    composed: DictConfig, key: str, kind: type[Group], whole: bool = True, fill: bool = True
+    composed: DictConfig,
+    key: str,
+    kind: type[Group],
+    whole: bool = True,
+    fill: bool = True,
+    besides: Collection[str] = (),
 ) -> None:
     """Refuse what is wrong with one node.
 
@@ -166,6 +185,7 @@ def check_node(
         kind: its model.
         whole: it has no keys but those of the model.
         fill: a key that it lacks gets its default.
+        besides: names in it that are nodes by themselves.
 
     Raises:
         UsageError: for the first one found.
@@ -174,7 +194,7 @@ def check_node(
     if not isinstance(value, DictConfig):
         refuse(key, "is a group of keys", typed(targets.plain(value)), accepted=accepted(kind),
                hint=f"{key}.KEY=VALUE")  # fmt: skip
-    plain = targets.plain(value)
+    plain = {name: each for name, each in targets.plain(value).items() if name not in besides}
     fields = keyed(kind)
     checked = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:

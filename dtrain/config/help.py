@@ -51,7 +51,8 @@ def help_of(key: str) -> Help:
 @functools.cache
 def keys() -> tuple[str, ...]:
     """Return all keys that have a help: of the whole and of every option of every group."""
-    inner = (group.replace("/", ".") for group in schema.SCHEMAS)
+    inner = [group.replace("/", ".") for group in schema.SCHEMAS]
+    inner += [f"tracking.{name}" for name in schema.SINKS]
     return tuple(dict.fromkeys(
         f"{group}.{name}".lstrip(".")
         for group in ("", *schema.sections(), *inner, "strategy.mesh")

@@ -119,26 +119,26 @@ def check_named(key: str, value: object, hint: str) -> None:
                accepted="what you type yourself", typed=hint)  # fmt: skip
 
 
-def sign_command(overrides: list[str], config_dir: str | None, uri: str | None) -> dict[str, Any]:
+def sign_command(overrides: list[str], config_dir: str | None, places: Any) -> dict[str, Any]:
     """Return the contents of a folder's command, signed as this user's own.
 
     Args:
         overrides, config_dir: what it is composed from.
-        uri: ``tracking.uri`` as it is written, with references.
+        places: of :func:`dtrain.config.tree.places`, with references.
     """
     core, command = {"overrides": overrides, "config_dir": config_dir}, trust.command()
     return {
         **core,
         # Words from elsewhere stay such: consent is for one command.
         "signature": signature(core) if command.typed is None else None,
-        "uri_signature": signature({"uri": uri}) if command.owns("tracking.uri") else None,
+        "uri_signature": signature({"uri": places}) if command.owns("tracking.uri") else None,
     }
 
 
-def is_own_address(command: Any, uri: str | None) -> bool:
-    """Say whether this user's own command has put ``uri`` into the folder of ``command``."""
+def is_own_address(command: Any, places: Any) -> bool:
+    """Say whether this user's own command has put ``places`` into the folder of ``command``."""
     theirs = command.get("uri_signature") if isinstance(command, Mapping) else None
-    return uri is None or is_own({"uri": uri}, theirs)
+    return places is None or is_own({"uri": places}, theirs)
 
 
 def _core(command: Any) -> dict[str, Any]:

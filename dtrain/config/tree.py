@@ -124,6 +124,32 @@ def address(config: Config) -> str | None:
     return config.tracking.written().get("uri")
 
 
+def places(config: Config) -> Plain:
+    """Return what says where a run is recorded, as it may be written; None where nothing does.
+
+    That is ``tracking.uri``, and the trackers in nodes of their own.
+    """
+    uri, plain = address(config), config.tracking.written()
+    inner = {name: plain[name] for name in trackers(config.tracking)}
+    return [uri, inner] if inner else uri
+
+
+def trackers(tracking: Node | DictConfig) -> list[str]:
+    """Return the names of those nodes of ``tracking`` that are trackers by themselves.
+
+    A node below the tracker of a user's own is an argument of that one, unless it is of dtrain's.
+    """
+    plain: Plain = tracking.written() if isinstance(tracking, Node) else None
+    plain = OmegaConf.to_container(tracking, resolve=False) if plain is None else plain
+    main = str(plain.get("_target_", "???"))
+    ours = "" if main.startswith(("dtrain.", "???")) else "dtrain."
+    return [
+        str(name)
+        for name, each in plain.items()
+        if isinstance(each, dict) and "_target_" in each and str(each["_target_"]).startswith(ours)
+    ]
+
+
 def select(config: Config, key: str) -> Plain:
     """Return what stands at a dotted key, plain; None where there is nothing."""
     return nodes.to_plain(at(config, key))

@@ -113,6 +113,8 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
     parts = re.sub(r"\[\d+\]", "", key).split(".")
     if parts[:2] == ["dataset", "members"]:  # of a mixture
         return PLACES["dataset"]
+    if parts[0] == "tracking" and len(parts) == 2:  # of several trackers
+        return PLACES["tracking"]
     if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
         return ARGUMENTS
     return PLACES.get(".".join(parts[:2]), ())

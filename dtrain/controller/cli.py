@@ -25,7 +25,7 @@ from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files.fields import Json
 from dtrain.host import answer, terminal
-from dtrain.tracking.base import describe_overlooked
+from dtrain.tracking.chosen import describe_overlooked
 
 
 class Command:
@@ -222,7 +222,7 @@ def command_of(config: Config, node: DictConfig) -> Json:
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
         private.as_written(words, node),
-        sources.get("command-line"), tree.address(config),
+        sources.get("command-line"), tree.places(config),
     )  # fmt: skip
 
 

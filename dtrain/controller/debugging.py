@@ -7,6 +7,7 @@ for a run.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class DebugJob(Job):
         findings = {name: value for name, value in event.items() if name not in ("event", "time")}
         return {**result.result(*given, **course), "debug": findings}
 
-    def _print_end(self, found: Json, shipped: bool) -> None:
+    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
         if summary := found["debug"].get("summary"):
             self._view.detail(summary)
         if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:

@@ -261,7 +261,7 @@ class DerivedJob(Job):
         """Return what was found, for ``result.json``."""
         return {}
 
-    def _print_end(self, found: Json, shipped: bool) -> None:
+    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
         speed = found["examples_per_second"]
         self._view.detail(f"{found['status']}" + (f": {speed:,.0f} examples/s" if speed else ""))
         if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:

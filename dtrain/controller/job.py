@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.failure import Failure, Kind
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
-from dtrain.tracking.base import TrackedRun, make_tracker
+from dtrain.tracking.base import TrackedRun
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import RunDelivery
 
 #: How often the tasks are started anew on other ports because one was taken.
@@ -352,22 +353,22 @@ class Job:
         if self.trains and status == "FINISHED" and self._delivery is not None:
             logging_models.at_the_end(self._config, self._rundir, self._view, self._requests)
         delivery = None if kept else self._delivery
-        shipped = delivery is None or delivery.finish(status, time.time())
-        self._print_end(found, shipped)
+        lacking = [] if delivery is None else delivery.finish(status, time.time())
+        self._print_end(found, lacking)
         return Outcome.of(found, interrupted=interrupted, pruned=pruned,
                           folder=self._rundir.path)  # fmt: skip
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(result.result)
 
-    def _print_end(self, found: Json, shipped: bool) -> None:
+    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
         """Print how the job ended.
 
         Args:
             found: the contents of ``result.json``.
-            shipped: whether the tracker has everything.
+            lacking: names of the trackers that have not got everything.
         """
-        report.print_end(self._view, self._tracker, self._rundir, found, shipped)
+        report.print_end(self._view, self._tracker, self._rundir, found, lacking)
 
     def _may_continue(self) -> bool:
         """Say whether the same command, once more, would not begin from nothing."""

@@ -45,7 +45,7 @@ def check(config: Config, tracker: Tracker) -> None:
     """
     which = wanted(config)
     if which is not None and not tracker.keeps_models:
-        refuse("tracking.model", f"{type(tracker).__name__} keeps no models", which,
+        refuse("tracking.model", f"{tracker.label} keeps no models", which,
                accepted="none, or any with tracking=mlflow", typed="tracking=mlflow")  # fmt: skip
 
 

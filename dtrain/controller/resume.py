@@ -29,19 +29,19 @@ from dtrain.run.journal import Follower
 AUTO = "auto"
 
 
-def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> Json:
+def command(overrides: list[str], config_dir: str | None, places: object = None) -> Json:
     """Return the contents of ``command.json``: what a later ``resume=`` composes from.
 
     Args:
         overrides, config_dir: of the command.
-        uri: ``tracking.uri`` as it is written.
+        places: of :func:`dtrain.config.tree.places`.
     """
     kept = [
         override
         for override in overrides
         if not schema.has_mark(key := key_of(override), "once") and not key.startswith("sweep.")
     ]
-    return {"format": FORMAT, **private.sign_command(kept, config_dir, uri)}
+    return {"format": FORMAT, **private.sign_command(kept, config_dir, places)}
 
 
 def arguments(given: list[str]) -> list[str]:

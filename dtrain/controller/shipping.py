@@ -8,12 +8,13 @@ import shlex
 from pathlib import Path
 
 from dtrain.config import private, tree, trust
+from dtrain.config.node import Node
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import main_tracker, make_tracker
 from dtrain.tracking.delivery import reason, ship_added
 from dtrain.tracking.mlflow.store import sqlite_file
 from dtrain.tracking.none import NoTracker
@@ -28,7 +29,10 @@ def is_run(rundir: RunDir) -> bool:
     return rundir.config.is_file() and rundir.cluster.is_file()
 
 
-def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True) -> Config:
+def configured(
+    rundir: RunDir, whole: Path, to: str | None, foreign: bool = True,
+    tracking: Node | None = None,
+) -> Config:  # fmt: skip
     """Return the configuration of a run, with the store that it is shipped to.
 
     Args:
@@ -36,6 +40,7 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         whole: its folder, or that of its sweep.
         to: tracking URI, instead of its own.
         foreign: a run that has no tracker of its own is shipped to MLflow.
+        tracking: keys that the user has chosen, in the place of the run's own.
 
     Raises:
         UsageError: a file of it is damaged, or its store is not known, or not the user's.
@@ -52,20 +57,30 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         schemas.read(path, kind)
     command = reading.read_json(rundir.command)
     private.grant_own(command)
+    if tracking is not None:
+        config.tracking = tracking.replaced(
+            experiment=tracking.get("experiment", config.tracking.experiment)
+        )
     if foreign and isinstance(make_tracker(config), NoTracker):
         config.tracking = config.tracking.replaced(_target_=MLFLOW)
-    written = tree.address(config)
+    written, inner = tree.address(config), tree.trackers(config.tracking)
+    own = tracking is not None or private.is_own_address(command, tree.places(config))
+    if inner and not own:
+        refuse("tracking", "the run folder names it, which another user or machine made",
+               f"[{','.join(inner)}]", hint=f"python -m dtrain sync {rundir.path} "
+               "tracking=NAME")  # fmt: skip
     if to is not None:
         config.tracking = config.tracking.replaced(uri=to)
+    elif isinstance(main_tracker(config), NoTracker):
+        pass  # it needs no store
     elif written is None:
         config.output_dir = str(_output_dir(whole, str(tree.written(config)["output_dir"])))
     else:
-        uri = tree.address(config)
-        if not private.is_own_address(command, uri):
+        if not own:
             refuse("tracking.uri", "the run folder names it, which another user or machine made",
-                   uri,
+                   written,
                    hint=f"python -m dtrain sync {rundir.path} tracking.uri=ADDRESS")  # fmt: skip
-        trust.command().grant([uri or ""], None)
+        trust.command().grant([written], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
             refuse("tracking.uri", f"{file} is not there", written,
                    hint=f"python -m dtrain sync {rundir.path} "

@@ -21,7 +21,7 @@ from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.host import forkserver
 from dtrain.run import initial
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 
 #: Models whose inputs are images.
 _OF_IMAGES = ("dtrain.models.cnn", "dtrain.models.resnet")
@@ -53,6 +53,8 @@ def check_address(config: Config) -> None:
     uri = tree.address(config)
     if uri is not None and make_tracker(config).address is not None:
         private.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
+    if inner := tree.trackers(config.tracking):
+        private.check_named("tracking", f"[{','.join(inner)}]", "tracking=none")
     for key, value in _texts(to_plain(config.dataset), "dataset"):
         if is_address(value):
             private.check_named(key, value, f"{key}={value}")

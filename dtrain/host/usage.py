@@ -4,7 +4,8 @@ The names are those that MLflow gives to system metrics, which its UI shows on a
 Of the whole machine: ``system/cpu_utilization_percentage`` (100: all processors),
 ``system/system_memory_usage_megabytes``. Of this process and those that it has started, such as
 readers of data: ``system/task_cpu_percentage`` (100: one processor),
-``system/task_memory_megabytes``. Of each GPU of the machine: ``system/gpu_0_...``.
+``system/task_memory_megabytes``. Of each GPU of the machine: ``system/gpu_0_...``. Those of other
+hosts than the chief's have its name in them: ``system/HOST/...``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import importlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,21 @@ class Usage:
         self._seconds, _ = self._own()
         self._gpus: Callable[[], dict[str, float]] | None = None
 
-    def metrics(self) -> dict[str, float]:
-        """Return values by name: means since the last look, or of now; empty before it is time."""
-        now = self._clock()
-        elapsed = now - self._at
-        if elapsed < EVERY:
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look."""
+        return self._clock() - self._at >= EVERY
+
+    def metrics(self, due: bool | None = None) -> dict[str, float]:
+        """Return values by name: means since the last look, or of now; empty before it is time.
+
+        Args:
+            due: whether it is; None: as :attr:`due` says.
+        """
+        if not (self.due if due is None else due):
             return {}
+        now = self._clock()
+        elapsed = max(now - self._at, 1e-3)
         if self._gpus is None:
             self._gpus = gpus()
         seconds, resident = self._own()
@@ -115,6 +125,20 @@ class Usage:
                 seconds += times.user + times.system + times.children_user + times.children_system
                 resident += process.memory_info().rss
         return seconds, resident
+
+
+def of_hosts(found: Sequence[tuple[str, dict[str, float]]]) -> dict[str, float]:
+    """Return the values of all hosts, each once: those of the first under the names as they are.
+
+    Args:
+        found: of each task, its host and what it has seen.
+    """
+    first, values = found[0][0], dict(found[0][1])
+    for host, seen in found[1:]:
+        if host != first:  # what its first task has seen; of the machine that is the same
+            named = {f"{PREFIX}{host}/{name.removeprefix(PREFIX)}": v for name, v in seen.items()}
+            values = {**named, **values}
+    return values
 
 
 def gpus() -> Callable[[], dict[str, float]]:

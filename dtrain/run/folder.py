@@ -37,6 +37,8 @@ class RunDir:
         self.progress = self.path / "progress.json"
         self.result = self.path / "result.json"
         self.tracking = self.path / "tracking.json"
+        self.trackers = self.path / "trackers"  # what each has, besides MLflow
+        self.logged = self.path / "logged"  # images, tables and files that user code has logged
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"

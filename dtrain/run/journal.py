@@ -14,6 +14,9 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``init``        ``path``, ``digest``: what ``init.weights`` stood for when the run began
 ``metrics``     ``step``, ``epoch``, ``metrics``, and ``kind``: what they are of
                 (:data:`MetricsKind`)
+``file``        ``step``, ``name``, ``path`` below the run folder, ``kind`` (``image``, ``table`` or
+                ``file``): what user code has logged
+``tag``         ``step``, ``name``, ``value``: likewise
 ``checkpoint``  ``step``, ``path``
 ``objective``   ``objective``, ``objective_mode``: chosen at the end of an epoch, as its metrics
                 were not known at the start
@@ -56,7 +59,8 @@ RESUMED = "resumed"
 #: Events of a run that goes back to a checkpoint, and what a line of one has.
 _BACK = {RESUMED: b'"resumed"', "restart": b'"restart"'}
 #: Events that a run that goes back goes on with; it writes all others anew.
-_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart", "objective")
+_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart", "objective",
+            "file", "tag")  # fmt: skip
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {
     "metrics": {"step", "metrics"},
@@ -64,10 +68,13 @@ _REQUIRED = {
     "restart": {"step"},
     RESUMED: {"step"},
     "checkpoint": {"step"},
+    "file": {"step", "name", "path", "kind"},
+    "tag": {"step", "name", "value"},
 }
 _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
 _NUMBERS = ("examples_per_second", "best_objective")
-_TEXTS = ("message", "status", "kind", "path", "prefix", "objective", "objective_mode")
+_TEXTS = ("message", "status", "kind", "path", "prefix", "objective", "objective_mode", "name",
+          "value")  # fmt: skip
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 

@@ -108,6 +108,25 @@ class Tracking(TypedDict):
     shipped: NotRequired[str]
 
 
+class Recorded(TypedDict):
+    """``trackers/NAME.json``: what a tracker has of a run, whose service is not asked for that."""
+
+    place: str
+    id: NotRequired[str]
+    #: How the run had ended when all of it was there.
+    shipped: NotRequired[str]
+    #: Of each metric the last step; of what was evaluated later all, which come in any order.
+    last: NotRequired[dict[str, Count]]
+    late: NotRequired[dict[str, list[Count]]]
+    #: Sizes and times of files, by name.
+    files: NotRequired[dict[str, str]]
+    #: Of the user's tags, their values.
+    tags: NotRequired[dict[str, str]]
+    #: Parameters of the first start, and those that a later one has changed.
+    parameters: NotRequired[dict[str, str]]
+    later: NotRequired[dict[str, str]]
+
+
 class JobOf(TypedDict):
     """``sweep`` of ``command.json``: which job of its sweep a run is."""
 

@@ -29,7 +29,8 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.model import checks
-from dtrain.task.process import own_code, signals
+from dtrain.task.process import own_code, own_logs, signals
+from dtrain.task.process.own_mlflow import OwnMLflow
 from dtrain.task.process.signals import Stop
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
@@ -108,7 +109,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             say("training")
 
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
-        ending.enter_context(process.logged.watching())
+        ending.enter_context(own_logs.receiving(process.logged))
+        ending.enter_context(OwnMLflow(process.logged).watching())
         session = action.assemble(config, strategy, process, past)
         with reading.raising_read_errors(session.inputs), checks.naming_bad_labels():
             action.run(session)

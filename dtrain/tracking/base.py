@@ -1,20 +1,17 @@
-"""What a tracker is: where the events of a run go while it trains; and which one a run has."""
+"""What a tracker is: where the events of a run go while it trains."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dtrain.config import targets
-from dtrain.config.fields import key_of
-from dtrain.config.schema.running import MLflow
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
+from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 from dtrain.run.registry import Promotion
@@ -67,6 +64,16 @@ class Tracker(ABC):
     keeps_models = False
 
     @property
+    def label(self) -> str:
+        """What it is called in messages."""
+        return type(self).__name__
+
+    @property
+    def parts(self) -> tuple[Tracker, ...]:
+        """Itself, or the trackers that it stands for."""
+        return (self,)
+
+    @property
     @abstractmethod
     def address(self) -> str | None:
         """Where runs are recorded, without a password; None: nowhere."""
@@ -104,6 +111,14 @@ class Tracker(ABC):
         self.write(events)
         self.close(*ended[1:])
 
+    def is_shipped(self, rundir: RunDir) -> bool:
+        """Say whether it has all that a run had when it ended."""
+        return "shipped" in (schemas.glance(rundir.tracking, schemas.Shipped) or {})
+
+    def has_all(self, rundir: RunDir) -> bool:
+        """Say whether nothing is known that it lacks of a job of a sweep that has ended."""
+        return True
+
     def promote(self, run: TrackedRun, promotion: Promotion) -> str:
         """Let an alias name a model of a run that is recorded.
 
@@ -114,7 +129,7 @@ class Tracker(ABC):
             NotPromoted: the condition does not hold.
             UsageError: there are no models here, or the condition is none.
         """
-        refuse("tracking", "keeps no models", type(self).__name__)
+        refuse("tracking", "keeps no models", self.label)
 
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""
@@ -142,55 +157,3 @@ class Tracker(ABC):
         self, config: Config, folder: Path, status: str, ended: float
     ) -> None:
         """Record at once what a sweep's folder says of it, after its jobs."""
-
-
-def describe_overlooked(config: Config) -> str | None:
-    """Return a sentence on variables of MLflow's in the environment that name another place.
-
-    A run is recorded where its configuration says, which a resume and other commands read.
-    """
-    tracking = config.tracking
-    if not tracking._target_.endswith(".MLflow"):
-        return None
-    keys = {"MLFLOW_TRACKING_URI": "tracking.uri", "MLFLOW_EXPERIMENT_NAME": "tracking.experiment"}
-    default = {
-        "tracking.uri": None,
-        "tracking.experiment": MLflow.model_fields["experiment"].default,
-    }
-    typed = [
-        f"'{key}=${{oc.env:{name}}}'"
-        for name, key in keys.items()
-        if os.environ.get(name) and tracking.written().get(key.partition(".")[2]) == default[key]
-    ]
-    if not typed:
-        return None
-    return (
-        f"MLflow's variables in the environment are not used for this run; type: {' '.join(typed)}"
-    )
-
-
-def make_tracker(config: Config) -> Tracker:
-    """Make the tracker of a run.
-
-    Args:
-        config: of the run, with references in the place of secrets.
-
-    Raises:
-        UsageError: it cannot be made, or is none.
-    """
-    written = config.tracking.written()
-    # Also of a class of the user's whose preset is made of that of MLflow.
-    node, general = config.tracking, {key_of(*each) for each in MLflow.model_fields.items()}
-    tracker = targets.instantiate(
-        # ORDER: what is not its own is not resolved: an address may refer to a password.
-        {key: node[key] for key in node if key not in general - {"_target_"}},
-        "tracking",
-        config=config,
-        uri=written.get("uri"),
-        experiment=written.get("experiment"),
-    )
-    if not isinstance(tracker, Tracker):
-        refuse("tracking._target_", "makes no tracker", node._target_,
-               accepted="a subclass of dtrain.tracking.base.Tracker",
-               typed="tracking=mlflow")  # fmt: skip
-    return tracker

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
+import functools
 import itertools
 import os
 import sys
@@ -35,6 +37,8 @@ AWAY_SECONDS = 15.0
 BUSY_SECONDS = 60.0
 #: Events that are read from the journal at once: the others wait there, and not in memory.
 EVENTS = 1000
+#: Events that are kept for the trackers of a run that have not taken them yet.
+WINDOW = 10_000
 _CHARACTERS = 300  # of an error: MLflow's may hold a whole page
 #: Stores that were reported as away: once for all jobs of a sweep.
 _reported: set[str] = set()
@@ -119,6 +123,11 @@ class Delivery:
             self._warn(f"{self._name}: back again")
         self._away_since, self._warned, self._problem = None, False, None
 
+    def end(self, last: tuple[str, float] | None) -> None:
+        """Let the rest be delivered, which :meth:`finish` waits for."""
+        self._last = last
+        self._ending.set()
+
     def finish(self, last: tuple[str, float] | None, longest: float = LAST_SECONDS) -> bool:
         """Deliver the rest; with None nothing was recorded, and nothing is.
 
@@ -129,8 +138,7 @@ class Delivery:
         Returns:
             Whether all is delivered; it waits for that, but not for long.
         """
-        self._last = last
-        self._ending.set()
+        self.end(last)
         begun = time.monotonic()
         while self._thread.is_alive():
             away = self._away_since is not None
@@ -154,13 +162,105 @@ def reason(error: Exception) -> str:
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
 
 
+class _Source:
+    """What is recorded of a run while it trains: its journal, and what others evaluate of it."""
+
+    def __init__(self, rundir: RunDir):
+        self._journal, self._evaluated = Follower(rundir.journal), Follower(rundir.evaluated)
+
+    def some(self) -> list[Json]:
+        """Return the next events; few enough that a long journal is not in memory."""
+        found = list(itertools.islice(self._journal.events(), EVENTS))
+        return found + list(evaluations.as_points(self._evaluated.events()))
+
+
+class Feed:
+    """Reads a run once for several readers, each with its own position.
+
+    One that is more than :data:`WINDOW` events behind, as its server is away, reads by itself, from
+    the beginning, until it has caught up: trackers pass over what they have.
+
+    Args:
+        rundir: of the run.
+        past: times of the starts of a resumed run that earlier commands made.
+        readers: how many there are.
+    """
+
+    def __init__(self, rundir: RunDir, past: Collection[float], readers: int):
+        self._rundir, self._past = rundir, past
+        # Looks whether training has begun, and keeps nothing.
+        self._ahead, self._began = Follower(rundir.journal), False
+        self._source = _Source(rundir)
+        self._window: collections.deque[Json] = collections.deque()
+        self._first = 0  # number of the first event in the window
+        self._positions = [0] * readers
+        self._own: dict[int, _Source] = {}
+        self._lock = threading.Lock()
+
+    def take(self, reader: int, ending: bool) -> list[Json]:
+        """Return the next events of a reader; none before training begins, unless it is ending."""
+        with self._lock:
+            self._began = self._began or any(
+                event["event"] == "start" and event["time"] not in self._past
+                for event in self._ahead.events()
+            )
+            if not (self._began or ending):
+                return []
+            end = self._first + len(self._window)
+            if self._positions[reader] < self._first and reader not in self._own:
+                self._own[reader] = _Source(self._rundir)
+            if reader in self._own:
+                found = self._own[reader].some()
+                if len(found) < EVENTS:  # it has what all have read by now
+                    del self._own[reader]
+                    self._positions[reader] = end
+                return found
+            if self._positions[reader] == end:
+                self._window.extend(self._source.some())
+            found = list(itertools.islice(self._window, self._positions[reader] - self._first,
+                                          None))[:EVENTS]  # fmt: skip
+            self._positions[reader] += len(found)
+            while len(self._window) > WINDOW:
+                self._window.popleft()
+                self._first += 1
+            return found
+
+
+class _Part:
+    """One tracker of a run that trains, and its thread."""
+
+    def __init__(
+        self, tracker: Tracker, run: TrackedRun, warn: Callable[[str], None],
+        take: Callable[[bool], list[Json]], name: str,
+    ):  # fmt: skip
+        self.tracker, self._run, self._take = tracker, run, take
+        self._pending: list[Json] = []
+        self._started = time.time()
+        self.delivery = Delivery(
+            str(tracker.address), self.deliver, tracker.doubt, warn, tracker.prepare, name
+        )
+
+    def deliver(self, last: tuple[str, float] | None) -> bool:
+        shipped = False
+        while self._pending or (more := self._take(last is not None)):
+            self._pending = self._pending or more
+            self.tracker.open(self._run, self._started)
+            self.tracker.write(self._pending)
+            self._pending = []
+            shipped = True
+        if last is not None:
+            self.tracker.open(self._run, self._started)
+            self.tracker.close(*last)
+        return shipped or last is not None
+
+
 class RunDelivery:
-    """Follows a journal and ships it while the run trains.
+    """Follows a journal and ships it to each tracker while the run trains.
 
     Args:
         tracker: does the writing.
         run: what is recorded.
-        warn: called with one line when the server is away, and when it is back.
+        warn: called with one line when a server is away, and when it is back.
         past: times of the starts of a resumed run that earlier commands made.
     """
 
@@ -168,59 +268,30 @@ class RunDelivery:
         self, tracker: Tracker, run: TrackedRun, warn: Callable[[str], None],
         past: Collection[float] = (),
     ):  # fmt: skip
-        self._tracker = tracker
-        self._run = run
-        self._follower = Follower(run.rundir.journal)
-        # Looks whether training has begun, and keeps nothing.
-        self._ahead = Follower(run.rundir.journal)
-        self._evaluated = Follower(run.rundir.evaluated)  # by other commands
-        self._pending: list[Json] = []
-        self._began = False
-        self._past = past
-        self._started = time.time()
-        self._delivery = Delivery(
-            str(tracker.address), self._deliver, tracker.doubt, warn, tracker.prepare
-        )
+        feed, several = Feed(run.rundir, past, len(tracker.parts)), len(tracker.parts) > 1
+        self._parts = [
+            _Part(each, run, warn, functools.partial(feed.take, number),
+                  f"tracking ({each.label})" if several else "tracking")
+            for number, each in enumerate(tracker.parts)
+        ]  # fmt: skip
 
-    def _deliver(self, last: tuple[str, float] | None) -> bool:
-        shipped = False
-        while self._more(last is not None):
-            self._tracker.open(self._run, self._started)
-            self._tracker.write(self._pending)
-            self._pending = []
-            shipped = True
-        if last is not None:
-            self._tracker.open(self._run, self._started)
-            self._tracker.close(*last)
-        return shipped or last is not None
-
-    def _more(self, ending: bool) -> bool:
-        """Read some events, beside those that could not be shipped; say whether to ship them."""
-        self._began = self._began or any(
-            event["event"] == "start" and event["time"] not in self._past
-            for event in self._ahead.events()
-        )
-        if not (self._began or ending):
-            return False
-        room = max(0, EVENTS - len(self._pending))
-        self._pending += itertools.islice(self._follower.events(), room)
-        self._pending += evaluations.as_points(self._evaluated.events())
-        return bool(self._pending)
-
-    def finish(self, status: str | None, ended: float) -> bool:
+    def finish(self, status: str | None, ended: float) -> list[str]:
         """Ship the rest and set the status; with None nothing was recorded, and nothing is.
 
         Returns:
-            Whether the tracker has everything.
+            The names of the trackers that have not got everything.
         """
-        return self._delivery.finish(None if status is None else (status, ended))
+        last = None if status is None else (status, ended)
+        for part in self._parts:  # all at once, so that none waits for another
+            part.delivery.end(last)
+        return [part.tracker.label for part in self._parts if not part.delivery.finish(last)]
 
 
 def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
     """Make a tracker hold what a run folder holds, whatever is missing there.
 
     Args:
-        tracker: of the run, or another one.
+        tracker: of the run, or another one; of several each gets it, whatever becomes of another.
         config: of the run.
         rundir: the folder, in which no command is at work.
 
@@ -231,13 +302,27 @@ def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
         DamagedFile: another file of it cannot be used.
     """
     run, (started, status, ended) = _recorded(config, rundir)
-    tracker.open(run, started)
-    follower = Follower(rundir.journal)
+    follower, parts, failed = Follower(rundir.journal), list(tracker.parts), list[Exception]()
+
+    def each(action: Callable[[Tracker], None]) -> None:
+        for part in [*parts]:
+            try:
+                action(part)
+            except Exception as error:  # whatever a server, a driver or a proxy may raise
+                if len(tracker.parts) > 1:
+                    error.add_note(part.label)
+                parts.remove(part)
+                failed.append(error)
+
+    each(lambda part: part.open(run, started))
     events = follower.events()
     while some := list(itertools.islice(events, EVENTS)):  # of a long run not all are in memory
-        tracker.write(some)
-    tracker.write(list(evaluations.as_points(evaluations.read(rundir))))
-    tracker.close(status, ended)
+        each(lambda part, some=some: part.write(some))  # type: ignore[misc] # the events of now
+    points = list(evaluations.as_points(evaluations.read(rundir)))
+    each(lambda part: part.write(points))
+    each(lambda part: part.close(status, ended))
+    if failed:
+        raise failed[0]
     return follower.notice()
 
 
@@ -247,12 +332,13 @@ def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
     Args:
         tracker, config, rundir: as of :func:`ship_folder`.
     """
-    tracked = schemas.read(rundir.tracking, schemas.Shipped) or {}
-    if "shipped" not in tracked:
-        ship_folder(tracker, config, rundir)
-        return
     run, ended = _recorded(config, rundir)
-    tracker.add(run, list(evaluations.as_points(evaluations.read(rundir))), ended)
+    points = list(evaluations.as_points(evaluations.read(rundir)))
+    for part in tracker.parts:
+        if part.is_shipped(rundir):
+            part.add(run, points, ended)
+        else:
+            ship_folder(part, config, rundir)
 
 
 def _recorded(config: Config, rundir: RunDir) -> tuple[TrackedRun, tuple[float, str, float]]:

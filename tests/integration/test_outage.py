@@ -131,7 +131,7 @@ def test_a_server_that_falls_silent_in_mid_run(ways: str, scene: Scene) -> None:
     scene.proxy.restore()
     scene.heard("tracking: back again")
     scene.write(5)
-    assert scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.tracker.finish("FINISHED", 2000.0) == []
     assert scene.points() == scene.points("lr") == scene.steps
     assert scene.said.empty()  # one warning for one outage
     assert scene.runs() == [("FINISHED", 2_000_000)]
@@ -143,7 +143,7 @@ def test_a_server_that_does_not_answer_from_the_beginning(scene: Scene) -> None:
     scene.heard("tracking: ", "; training continues")
     scene.proxy.restore()
     scene.heard("tracking: back again")
-    assert scene.tracker.finish("FAILED", 2000.0)
+    assert scene.tracker.finish("FAILED", 2000.0) == []
     assert scene.points() == scene.steps
     assert scene.runs() == [("FAILED", 2_000_000)]
 
@@ -166,7 +166,7 @@ def test_the_answer_to_create_run_alone_is_lost(
     monkeypatch.setattr(Store, "_create", lost)
     scene.write(5)
     scene.heard("tracking: ", "create", "; training continues")
-    assert scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.tracker.finish("FINISHED", 2000.0) == []
     assert scene.points() == scene.steps
     assert scene.runs() == [("FINISHED", 2_000_000)]
 
@@ -179,7 +179,7 @@ def test_a_server_that_is_away_to_the_end(scene: Scene, monkeypatch: pytest.Monk
     scene.proxy.swallow("requests", "answers")
     scene.write(5)
     scene.heard("tracking: ", "; training continues")
-    assert not scene.tracker.finish("FINISHED", 2000.0)
+    assert scene.tracker.finish("FINISHED", 2000.0) == ["MLflow"]
     write_json(scene.rundir.result, {"status": "FINISHED", "started": 1000.0, "seconds": 1000.0})
     scene.proxy.restore()
     for _ in range(2):
@@ -196,6 +196,6 @@ def test_a_server_that_dies_and_comes_back(scene: Scene) -> None:
     scene.heard("tracking: ", "; training continues")
     scene.server.start()
     scene.heard("tracking: back again")
-    assert scene.tracker.finish("KILLED", 2000.0)
+    assert scene.tracker.finish("KILLED", 2000.0) == []
     assert scene.points() == scene.steps
     assert (read_json(scene.rundir.tracking) or {})["shipped"] == "KILLED"

@@ -258,6 +258,8 @@ SCHEMAS: dict[str, dict[str, type[Group]]] = {
     "tracking": {"tracking": running.Tracking, "mlflow": running.MLflow,
                  "none": running.NoTracker},
 }  # fmt: skip
+#: Model of each tracker that stands in a node of its own, ``tracking.NAME``.
+SINKS = _of_functions(running.Sink)
 
 
 def sections() -> dict[str, type[Group]]:
@@ -277,6 +279,8 @@ def kinds(group: str) -> list[type[Group]]:
         return [strategies.Mesh]
     if group in sections():
         return [sections()[group]]
+    if group.startswith("tracking."):
+        return [kind for name, kind in SINKS.items() if group == f"tracking.{name}"]
     path = group.replace(".", "/")
     first, known = GROUPS.get(path), SCHEMAS.get(path, {})
     return [known[name] for name in sorted(known, key=lambda name: name != first)]
@@ -287,7 +291,7 @@ def kind_of(group: str, node: Mapping[str, Plain]) -> type[Group] | None:
 
     Of a function that has none it is the model of what every option has.
     """
-    schemas = SCHEMAS[group].values()
+    schemas = [*SCHEMAS[group].values(), *(SINKS.values() if group == "tracking" else ())]
     target = node.get("_target_")
     return next((kind for kind in schemas if target_of(kind) == target), BASES.get(group))
 
@@ -435,7 +439,9 @@ def _register_schemas() -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    store.store(name="config_schema", node=defaults(Config))
-    for group, known in SCHEMAS.items():
+    # What every tracker has: one in a node of its own brings nothing but that node.
+    general = {"tracking": defaults(running.Tracking)}
+    store.store(name="config_schema", node=defaults(Config) | general)
+    for group, known in [*SCHEMAS.items(), ("tracking", SINKS)]:
         for name, kind in known.items():
             store.store(group=f"schema/{group}", name=name, node=defaults(kind))

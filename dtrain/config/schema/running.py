@@ -141,6 +141,38 @@ class NoTracker(MLflow, target="dtrain.tracking.none.NoTracker"):
     """No store but the run folder, which `sync` can bring to one later."""
 
 
+class Sink(f.Group, scope="record"):
+    """A tracker beside another one, in a node of its own: ``tracking.NAME``."""
+
+    target_: f.Target
+    """Class of the tracker."""
+
+
+class CSV(Sink, target="dtrain.tracking.sinks.csv.CSV"):
+    """Files that a spreadsheet opens."""
+
+    folder: f.Path | None = None
+    """Folder of the files of all runs, each in one of its own; null: the run folder."""
+
+
+class WandB(Sink, target="dtrain.tracking.sinks.wandb.WandB"):
+    """Weights & Biases."""
+
+    project: Annotated[str, f.line(128)] | None = None
+    """Project that the run belongs to; null: tracking.experiment."""
+    entity: Annotated[str, f.line(128)] | None = None
+    """Team or user that the project belongs to; null: your default one."""
+    mode: Literal["online", "offline"] = "online"
+    """offline: files in the run folder, which `wandb sync` uploads."""
+
+
+class Trackio(Sink, target="dtrain.tracking.sinks.trackio.Trackio"):
+    """Trackio, in files of this machine."""
+
+    project: Annotated[str, f.line(128)] | None = None
+    """Project that the run belongs to; null: tracking.experiment."""
+
+
 class Sweep(f.Group, scope="command"):
     """Many jobs by one command (-m)."""
 

@@ -31,7 +31,7 @@ from dtrain.host import network, usage
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import make_tracker
 
 _VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",
              "MLflow": "mlflow", "Hydra": "hydra-core", "NumPy": "numpy"}  # fmt: skip

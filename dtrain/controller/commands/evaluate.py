@@ -11,6 +11,7 @@ command goes on.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,13 @@ class EvaluateJob(DerivedJob):
         done = sum(each["examples"] for each in found if not each.get("already"))
         return {"evaluated_examples": done, "evaluations": found}
 
-    def _print_end(self, found: Json, shipped: bool) -> None:
+    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
         for each in found["evaluations"]:
             if each.get("confusion") and not each.get("already"):
                 self._draw(self._rundir.path / each["confusion"], f"step {each['step']}")
         for line in report.evaluation_lines(found["evaluations"], self._rundir.path.parent):
             print(line, flush=True)
-        super()._print_end(found, shipped)
+        super()._print_end(found, lacking)
         run = RunDir(self._config.output_dir)
         if run.evaluated.exists():
             self._view.detail(shipping.ship_evaluations(run))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ class PredictJob(DerivedJob):
         names = ("predictions", "file", "rows", "pieces", "done", "own_rows")
         return {name: end.get(name) for name in names}
 
-    def _print_end(self, found: Json, shipped: bool) -> None:
-        super()._print_end(found, shipped)
+    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
+        super()._print_end(found, lacking)
         if found["predictions"] is not None:
             place, done = Path(found["predictions"]), f"{found['rows']:,} rows"
             if found["file"] is None:

@@ -33,7 +33,8 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, short
 from dtrain.run.registry import Model, Promotion
 from dtrain.tracking import conditions
-from dtrain.tracking.base import TrackedRun, Tracker, make_tracker
+from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
 
@@ -88,7 +89,7 @@ class Promote(OfModel):
         config_of_store = shipping.configured(rundir, rundir.path, self._options.uri)
         tracker = make_tracker(config_of_store)
         if not tracker.keeps_models:
-            raise self._unrecorded(type(tracker).__name__, "keeps no models")
+            raise self._unrecorded(tracker.label, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
         weights, condition = self.weights, conditions.parse(self._condition)

@@ -1,8 +1,9 @@
-"""``python -m dtrain sync RUN``: upload a run or a sweep to MLflow, as far as it is missing there.
+"""``python -m dtrain sync RUN``: upload a run or a sweep to trackers: what is missing there.
 
-Exit codes: 0 all is there, 1 the store cannot be reached, 2 wrong usage.
+Exit codes: 0 all is there, 1 a tracker cannot be reached, 2 wrong usage.
 
     python -m dtrain sync outputs/DATE/TIME_NAME tracking.uri=http://localhost:5000
+    python -m dtrain sync latest tracking=trackio
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dtrain import errors
 from dtrain.config import private, tree
 from dtrain.config.check import settle
 from dtrain.config.fields import Line, Options
+from dtrain.config.node import Node
+from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands.promote import tracked_run
@@ -30,17 +33,19 @@ from dtrain.files import reading
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
-from dtrain.tracking.base import Tracker, make_tracker
+from dtrain.tracking.base import Tracker
+from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of
 
 
-def sync(path: str, to: str | None = None) -> str:
-    """Make MLflow hold what a run folder or a sweep folder holds; nothing is written twice.
+def sync(path: str, to: str | None = None, words: list[str] | None = None) -> str:
+    """Make trackers hold what a run folder or a sweep folder holds; nothing is written twice.
 
     Args:
         path: the folder.
         to: tracking URI, instead of its own.
+        words: what a user has typed of ``tracking``, instead of the run's own trackers.
 
     Returns:
         The URI that it was shipped to, without a password.
@@ -65,8 +70,9 @@ def sync(path: str, to: str | None = None) -> str:
             # ORDER: before the stores of the runs are looked at: it is a command by itself, and
             # forgets what the user has named so far.
             cli.composed([], Late(str(rundir.path)))
+    tracking = _chosen(words) if words else None
     configs = [
-        (rundir, shipping.configured(rundir, whole, to))
+        (rundir, shipping.configured(rundir, whole, to, tracking=tracking))
         for rundir in found
         if shipping.is_run(rundir)
     ]
@@ -84,6 +90,32 @@ def sync(path: str, to: str | None = None) -> str:
         status = "KILLED" if sweep["status"] == "RUNNING" else sweep["status"]
         tracker.record_sweep(config, whole, status, ended)
     return address
+
+
+def _chosen(words: list[str]) -> Node:
+    """Return the trackers that a user has typed, as a training has them.
+
+    Raises:
+        UsageError: they are none.
+    """
+    chosen = Chosen()
+    if (code := cli.composed(words, chosen)) != errors.OK:
+        raise SystemExit(code)  # it is printed what is wrong
+    if "tracking.experiment" not in map(key_of, words):  # that of the run
+        found = chosen.tracking
+        return Node({key: found[key] for key in found if key != "experiment"})
+    return chosen.tracking
+
+
+class Chosen(cli.Command):
+    """Takes the trackers of a command line, and trains nothing."""
+
+    tracking: Node
+
+    def job(self, node: Any) -> int:
+        """Keep them, and return the exit code."""
+        self.tracking = settle(node).tracking
+        return errors.OK
 
 
 def _ship(config: Config, rundir: RunDir) -> None:
@@ -150,17 +182,22 @@ class Words(Options):
     """Tracking store; null: the run's own."""
 
 
-@command(Target("RUN", "a run folder, or that of a sweep; latest: the newest run"), Words)
-def main(folder: str, options: Words) -> int:
+@command(Target("RUN", "a run folder, or that of a sweep; latest: the newest run"), Words,
+         overrides=("tracking",))  # fmt: skip
+def main(folder: str, options: Words, overrides: list[str]) -> int:
     """Upload what is missing, and return the exit code."""
+    uri = options.uri
+    if overrides and uri is not None:  # a key of the trackers that are typed
+        overrides, uri = [*overrides, f"tracking.uri={uri}"], None
     try:
-        address = sync(folder, options.uri)
+        address = sync(folder, uri, overrides or None)
     except DtrainError:
         raise
     except Exception as error:  # whatever a server, a driver or a proxy may raise
         if (own := private.own_error(error)) is not None:
             raise own from None
-        text = f"{folder} could not be shipped: {reason(error)}"
+        where = "".join(f" to {label}" for label in getattr(error, "__notes__", ()))
+        text = f"{folder} could not be shipped{where}: {reason(error)}"
         raise DtrainError(printable(text)) from error
     print(f"shipped to {address}")
     return errors.OK

@@ -30,7 +30,8 @@ from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest, refuse
 from dtrain.host import answer
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking.base import SweepRecord, Tracker, describe_overlooked, make_tracker
+from dtrain.tracking.base import SweepRecord, Tracker
+from dtrain.tracking.chosen import describe_overlooked, make_tracker
 
 
 def run(master: Master, source: Source) -> int:

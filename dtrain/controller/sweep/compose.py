@@ -218,9 +218,9 @@ class Composer:
     def command(self, draft: Draft) -> Json:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        uri = tree.address(draft.config)
+        places = tree.places(draft.config)
         words = [*of_sources(self._master.overrides["hydra"]), *draft.overrides]
-        return {**resume.command(words, self._master.config_dir, uri), "sweep": sweep}
+        return {**resume.command(words, self._master.config_dir, places), "sweep": sweep}
 
     def whole(self) -> Json:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""

@@ -18,7 +18,7 @@ from dtrain.controller.terminal.progress import clock, plain_console
 from dtrain.errors import printable
 from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
-from dtrain.run.folder import short
+from dtrain.run.folder import RunDir, short
 from dtrain.tracking.base import Tracker
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.
@@ -231,11 +231,15 @@ def summary(record: Record, tracker: Tracker, shipped: bool) -> list[str]:
     path = short(record.folder)
     lines.append(f"sweep folder: {path}")
     lines.append(f"see it:  {path}/comparison.html, or tensorboard --logdir {shlex.quote(path)}")
-    if not shipped:
-        sync = f"python -m dtrain sync {shlex.quote(path)}"
-        lines.append(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
-    elif tracker.address is not None:
-        lines.append(f"compare: {tracker.view()}")
+    trained = [RunDir(record.folder / e["folder"]) for e in entries]
+    trained = [each for each in trained if each.result.is_file()]
+    for part in tracker.parts:
+        of_sweep = shipped or part is not tracker.parts[0]  # which alone records the whole
+        if not (of_sweep and all(map(part.has_all, trained))):
+            sync = f"python -m dtrain sync {shlex.quote(path)}"
+            lines.append(f"tracking: {part.label} has not got everything; type: {sync}")
+        elif part.address is not None:
+            lines.append(f"compare: {part.view()}")
     if record.failed or record.left:
         lines.append(f"resume with: python -m dtrain sweep.resume={shlex.quote(path)}")
     return lines

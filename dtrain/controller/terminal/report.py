@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from dtrain.config.tree import Config
@@ -18,7 +18,8 @@ from dtrain.host.terminal import aligned
 from dtrain.run import failure
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking.base import Tracker, make_tracker
+from dtrain.tracking.base import Tracker
+from dtrain.tracking.chosen import make_tracker
 
 
 def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[str] = ()) -> None:
@@ -110,8 +111,18 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
-def print_end(view: View, tracker: Tracker, rundir: RunDir, result: Json, shipped: bool) -> None:
-    """Print how the run ended, where it is, and how to see it."""
+def print_end(
+    view: View, tracker: Tracker, rundir: RunDir, result: Json, lacking: Collection[str] = ()
+) -> None:
+    """Print how the run ended, where it is, and how to see it.
+
+    Args:
+        view: where.
+        tracker: of the run.
+        rundir: of it.
+        result: of it.
+        lacking: names of trackers that have not got everything.
+    """
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
     speed = result["examples_per_second"]
     view.detail(
@@ -126,12 +137,12 @@ def print_end(view: View, tracker: Tracker, rundir: RunDir, result: Json, shippe
     if rundir.tensorboard.exists():
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain sync {shlex.quote(path)}"
-    if not shipped:
-        # A sweep tries on.
-        view.detail(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
-    elif tracker.address is not None:
-        view.detail(f"compare: {tracker.view()}")
-    else:
+    for name in lacking:  # a sweep tries on
+        view.detail(f"tracking: {name} has not got everything; type: {sync}")
+    for part in tracker.parts:
+        if part.label not in lacking and part.address is not None:
+            view.detail(f"compare: {part.view()}")
+    if tracker.address is None:
         view.detail(f"not tracked; to ship it to MLflow later: {sync}")
     if result["status"] == "KILLED" and result["exit_code"] == 75:
         view.detail(f"resume with: python -m dtrain resume={shlex.quote(path)}")

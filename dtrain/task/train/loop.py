@@ -86,6 +86,7 @@ class Loop:
         # What the tasks have agreed on for the next call; end: a callback ended the training; over:
         # its time is over.
         self._stop = self._end = self._over = self._save_now = False
+        self._look = False  # at what is used, at the next point
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
         """Train to the end.
@@ -174,15 +175,17 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if is_timed else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        steps, stop, end, save, over = self._strategy.tasks.sum([
+        steps, stop, end, save, over, look = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
             is_chief and self.timing.calls > 0 and time.time() >= self._until,
+            is_chief and self._records.usage_due(),
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         self._over = over > 0
+        self._look = self._look or look > 0
         return int(steps)
 
     def _next_boundary(self) -> int:
@@ -282,7 +285,9 @@ class Loop:
         metrics = self._steps.results(self._interval)
         metrics.update(self._learning_rate())
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
-        metrics.update({**self._steps.interval(), **self._records.usage()})
+        used = self._records.usage(self._strategy.tasks, self._look)
+        self._look = False
+        metrics.update({**self._steps.interval(), **used})
         self._records.point(self.step, epoch + 1, "interval", metrics)
         self._interval = Sums()
 

@@ -6,6 +6,8 @@ And the objective, as it was typed, or chosen once the run's metrics are known.
 from __future__ import annotations
 
 import math
+import platform
+import re
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -18,10 +20,11 @@ import numpy as np
 from dtrain.config.objective import AUTO, ORDER, SPEED, first, mode_of
 from dtrain.errors import CheckpointError
 from dtrain.files.fields import Json, JsonValue
-from dtrain.host.usage import Usage
+from dtrain.host.usage import Usage, of_hosts
 from dtrain.run.checkpoint import Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
+from dtrain.task.backends.base import Tasks
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -58,9 +61,29 @@ class Records:
         self.event("metrics", step=step, epoch=epoch, kind=kind, metrics=metrics)
         self._summaries.scalars(step, metrics)
 
-    def usage(self) -> dict[str, float]:
-        """Return what this task and its machine use; nothing where that was returned just now."""
-        return self._usage.metrics()
+    def tag(self, step: int, name: str, value: str) -> None:
+        """Write a tag of the user's."""
+        self.event("tag", step=step, name=name, value=value)
+        self._summaries.text(step, f"tags/{name}", value)
+
+    def file(self, step: int, name: str, kind: str, path: Path) -> None:
+        """Write where a file of the user's is."""
+        place = path.relative_to(self._rundir.path).as_posix()
+        self.event("file", step=step, name=name, kind=kind, path=place)
+        self._summaries.file(step, name, kind, path)
+
+    def usage_due(self) -> bool:
+        """Say whether it is time to look at what is used."""
+        return self._usage.due
+
+    def usage(self, tasks: Tasks, due: bool) -> dict[str, float]:
+        """Return what the tasks and their machines use, where that is due; each task calls it."""
+        if tasks.size == 1:
+            return self._usage.metrics()
+        if not due:
+            return {}
+        host = re.sub(r"[^\w.-]", "_", platform.node()) or f"host-{tasks.rank}"
+        return of_hosts([(n, seen) for n, seen in tasks.gather([host, self._usage.metrics(True)])])
 
     def progress(self, report: Json, always: bool) -> None:
         """Say where the run is, unless that was said just now."""
@@ -122,15 +145,12 @@ class NullRecords(Records):
 
     def __init__(self, profile_steps: tuple[int, int] | None):
         self.profile_steps = profile_steps
-
-    def usage(self) -> dict[str, float]:
-        """Return nothing."""
-        return {}
+        self._usage = Usage()
 
     def _nothing(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""
 
-    event = point = progress = profile = epoch_ended = _nothing
+    event = point = tag = file = progress = profile = epoch_ended = _nothing
     save = compare_by = wait = end = _nothing
 
 

@@ -29,7 +29,7 @@ from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, checks, finetune, initial, losses
-from dtrain.task.process.own_mlflow import Logged
+from dtrain.task.process.own_logs import OwnLogs
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
 from dtrain.task.train.timing import Phases
@@ -49,7 +49,7 @@ class Process:
         begun: called when there is something that a stop has to save.
         ending: what is to be ended with the task's part in the run.
         phases: takes note of how long the start takes.
-        logged: what the user's code gives to MLflow.
+        logged: what the user's code logs.
     """
 
     rundir: RunDir
@@ -60,7 +60,7 @@ class Process:
     begun: Callable[[], None]
     ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     phases: Phases = dataclasses.field(default_factory=Phases)
-    logged: Logged = dataclasses.field(default_factory=Logged)
+    logged: OwnLogs = dataclasses.field(default_factory=OwnLogs)
 
     @property
     def is_chief(self) -> bool:

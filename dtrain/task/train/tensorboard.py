@@ -6,6 +6,9 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
+import csv
+import itertools
+import struct
 import sys
 import time
 import types
@@ -31,6 +34,8 @@ from dtrain.task.backends.runtime import runtime
 # ``//tensorboard/compat:no_tensorflow``), and imports all of TensorFlow for it.
 sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
 
+#: Of a table, the rows that are shown, with its head.
+_ROWS = 50
 _STATUS = {"FINISHED": "STATUS_SUCCESS", "FAILED": "STATUS_FAILURE", "KILLED": "STATUS_UNKNOWN"}
 
 
@@ -57,10 +62,15 @@ class Summaries:
         self._histograms = histograms
         self.profile_steps = profile_steps
         self._profiling = False
+        self._shown: set[tuple[int, str]] = set()
         self._session = None if job is None else self._begin(job)
         for event in Follower(past).events():
             if event["event"] == "metrics":
                 self.scalars(event["step"], event["metrics"])
+            elif event["event"] == "tag":
+                self.text(event["step"], f"tags/{event['name']}", event["value"])
+            elif event["event"] == "file":
+                self.file(event["step"], event["name"], event["kind"], past.parent / event["path"])
         write_evaluations(folder, evaluations.read(RunDir(past.parent)))
 
     def _begin(self, job: Json) -> Foreign:
@@ -86,6 +96,32 @@ class Summaries:
             splits.setdefault(split, {})[name.removeprefix("val_")] = value
         for split, values in splits.items():
             _point(self._writer(split), step, values)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Write a text, which may have Markdown."""
+        from tensorboard.plugins.text.summary_v2 import text_pb  # here: few runs have one
+
+        _write(self._writer("train"), step, text_pb(name, text))
+
+    def file(self, step: int, name: str, kind: str, path: Path) -> None:
+        """Write an image, or the first rows of a table, that user code has logged."""
+        key = (step, name)
+        if key in self._shown or not path.is_file():  # a resumed run logs some anew
+            return
+        self._shown.add(key)
+        if kind == "image":
+            data = path.read_bytes()
+            width, height = struct.unpack(">II", data[16:24])  # of a PNG
+            image = Summary.Image(
+                encoded_image_string=data, width=width, height=height, colorspace=3
+            )
+            value = Summary.Value(tag=name, image=image)
+            _write(self._writer("train"), step, Summary(value=[value]))
+        elif kind == "table":
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(itertools.islice(csv.reader(file), _ROWS))
+            lines = [f"| {' | '.join(each)} |" for each in rows]
+            self.text(step, name, "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]))
 
     def weights(self, step: int, model: keras.Model) -> None:
         """Write histograms, where they were asked for."""

@@ -114,6 +114,8 @@ class Train(Action):
             max_time=config.trainer.max_time,
             until=end_of_time(config.trainer.max_time, process.rundir),
         )  # fmt: skip
+        if records.is_chief:
+            process.logged.begin(records, process.rundir, lambda: loop.step)
         status, measured = "FAILED", loop.timing
         try:
             loop.run(past if restore.has_position(past) else None)

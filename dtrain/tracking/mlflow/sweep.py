@@ -17,36 +17,9 @@ from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.run import failure, schemas
 from dtrain.run.folder import RunDir, write_json
-from dtrain.tracking.base import make_tracker
+from dtrain.tracking.chosen import main_tracker
 from dtrain.tracking.delivery import Delivery, ship_folder
 from dtrain.tracking.mlflow.store import Store, import_mlflow, uri
-
-#: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and
-#: this stands before every letter that a key begins with.
-FIRST = "_"
-_NAME_CHARACTERS = 200
-
-
-def first(differs: dict[str, str]) -> dict[str, str]:
-    """Return the parameters that distinguish a job from the others, under names that sort first."""
-    return {f"{FIRST}{key}": str(value) for key, value in differs.items()}
-
-
-def job_name(job: Json, otherwise: str) -> str:
-    """Return a readable name: ``3 strategy=mirrored learning_rate=0.001``.
-
-    Args:
-        job: ``sweep`` of the run's ``command.json``: its ``number``, and ``differs``.
-        otherwise: for a job that differs in nothing.
-    """
-    differs: dict[str, str] = job["differs"]
-    tails = [key.rpartition(".")[2] for key in differs]
-    short = {
-        key: tail if tails.count(tail) == 1 else key
-        for key, tail in zip(differs, tails, strict=True)
-    }
-    parts = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
-    return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
 
 
 def job_tags(job: Json, parent: str) -> dict[str, str]:
@@ -213,9 +186,9 @@ def _ship(rundir: RunDir) -> bool:
         try:
             config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
-            if not private.is_own_address(command, tree.address(config)):
+            if not private.is_own_address(command, tree.places(config)):
                 return False  # `dtrain.controller.commands.sync` says why
-            ship_folder(make_tracker(config), config, rundir)
+            ship_folder(main_tracker(config), config, rundir)
         finally:
             os.close(lock)
     except (

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import platform
+import re
 import shlex
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import tree
-from dtrain.config.objective import AUTO
 from dtrain.config.tree import Config
-from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json, Values
-from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.packages import version
-from dtrain.run import code, failure, schemas
+from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
+from dtrain.tracking import facts
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
+from dtrain.tracking.facts import LATER
 from dtrain.tracking.mlflow.models import Models
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, uri
-from dtrain.tracking.mlflow.sweep import SweepRun, first, job_name, job_tags, parent, record
+from dtrain.tracking.mlflow.sweep import SweepRun, job_tags, parent, record
 
 #: Characters of a name, a digest, and what describes a dataset, that MLflow takes.
 _NAME, _DIGEST, _TEXT = 500, 36, 60_000
 #: What MLflow shows each split as.
+_IMAGE = re.compile(r"(.+?)[%+]step[%+]([0-9]+)[%+]")
 _CONTEXT = {"train": "training", "validation": "validation"}
 
 
@@ -81,94 +77,6 @@ class Steps:
         return bool(self._pages.get(page, 0) >> bit & 1)
 
 
-#: Of the longest journal that is an artifact: MLflow has its points.
-_JOURNAL_BYTES = 64 << 20
-#: What the tag of a parameter begins with that a later start has changed.
-_LATER = "resumed."
-#: Of a log that is an artifact of a failed run, and characters of a tag: MLflow's own limit.
-_LOG_BYTES, _TAG_CHARACTERS = 16 << 20, 8000
-#: Packages whose versions are tags, beside those of the backend.
-_PACKAGES = ("dtrain", "keras", "hydra-core", "mlflow")
-#: Other names of distributions that they are installed from.
-_OTHERS = {
-    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-cpu"),
-    "keras": ("keras-nightly",),
-    "mlflow": ("mlflow-skinny",),
-}
-
-
-def tags(run: TrackedRun) -> dict[str, str]:
-    """Describe where and with what the run was made.
-
-    Host, versions and commit are those of the record that the run itself has made
-    (:mod:`dtrain.run.code`). A run that trains in this moment and has no record yet is on this
-    machine; of one that is shipped later without a record they are not known.
-    """
-    config = run.config
-    values = {"strategy": config.strategy.name, "device_kind": run.cluster.device_kind}
-    if config.fork is not None:
-        values["forked_from"] = config.fork
-        origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
-        if origin is not None and "run_id" in origin:
-            values["forked_from_run_id"] = origin["run_id"]
-    records = code.folders(run.rundir.path)
-    with contextlib.suppress(DamagedFile):
-        if records:
-            return values | _recorded(code.read(records[0]), config.backend)
-    return values | (_here(Path(config.output_dir), config.backend) if run.live else {})
-
-
-def _packages(backend: str) -> tuple[str, ...]:
-    return (*_PACKAGES, *FRAMEWORKS[backend].packages)
-
-
-def _recorded(record: code.Record, backend: str) -> dict[str, str]:
-    """Return host, versions and commit of a record of the run's code."""
-    installed = record["packages"]
-    values = {"host": record["host"], "python": installed.get("python", "")}
-    for name in _packages(backend):
-        names = (name, *_OTHERS.get(name, ()))
-        distribution = next((each for each in names if each in installed), None)
-        if distribution is not None:
-            values[name] = installed[distribution]
-    tree = record["tree"]
-    return values if tree is None else values | _source(tree["commit"], bool(tree["changed"]))
-
-
-def _here(outputs: Path, backend: str) -> dict[str, str]:
-    """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
-    values = {"host": platform.node(), "python": platform.python_version()}
-    values |= {name: number for name in _packages(backend) if (number := version(name)) is not None}
-    commit, top = _git("rev-parse", "HEAD"), _git("rev-parse", "--show-toplevel")
-    if not commit:
-        return values
-    whole = ["--", top]
-    if outputs.absolute().is_relative_to(top):  # what runs write is no change of the code
-        whole.append(f":(exclude,top){outputs.absolute().relative_to(top)}")
-    return values | _source(commit, bool(_git("status", "--porcelain", *whole)))
-
-
-def _source(commit: str, dirty: bool) -> dict[str, str]:
-    return {
-        "mlflow.source.git.commit": commit, "git_commit": commit, "git_dirty": str(dirty).lower(),
-    }  # fmt: skip
-
-
-def _git(*arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _is_table(path: Path) -> bool:
-    """Say whether a file of an evaluation's folder is a table or a picture of one."""
-    return path.suffix in (".csv", ".png") and path.is_file() and not path.is_symlink()
-
-
 class MLflow(Tracker):
     """One run folder, as one MLflow run.
 
@@ -184,7 +92,6 @@ class MLflow(Tracker):
     def __init__(self, config: Config):
         self._config = config
         self._run: TrackedRun  # after open
-        self._job: Any = None
         self._store: Store  # after open
         self._run_id = ""
         self._resumed = False
@@ -194,6 +101,7 @@ class MLflow(Tracker):
         self._present: dict[str, str] | None = None
         self._changed: set[str] = set()
         self._derived: Json = {}
+        self._images: set[tuple[str, int]] | None = None
 
     @property
     def address(self) -> str:
@@ -242,24 +150,26 @@ class MLflow(Tracker):
 
     def _find(self, run: TrackedRun, started: float) -> None:
         self._run = run
-        command = schemas.read(run.rundir.command, schemas.Command)
-        self._job = command.get("sweep") if command else None
+        job = facts.job_of(run)
         self._store = store = Store(self._config)
         name, more = run.config.name, {}
-        if self._job is not None:
-            name = job_name(self._job, name)
+        if job is not None:
+            name = facts.job_name(job, name)
             above = parent(store, self._config, run.rundir.path.parent, started)
-            more = job_tags(self._job, above)
+            more = job_tags(job, above)
 
         def described() -> dict[str, str]:
             origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
-            return {**origin, **more, **tags(run)}
+            found = facts.tags(run)
+            commit = {"mlflow.source.git.commit": c} if (c := found.get("git_commit")) else {}
+            return {**origin, **more, **found, **commit}
 
         self._run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
 
     def doubt(self) -> None:
         """Look again at what MLflow has: a call failed, and may have been done all the same."""
         self._known.clear()
+        self._images = None
         self._present = None
         self._resumed = True
 
@@ -268,8 +178,7 @@ class MLflow(Tracker):
         points = []
         for event in events:
             if event["event"] in ("start", "objective"):
-                derived = {k: v for k, v in event.items() if k not in ("event", "time", "step")}
-                self._describe(derived)
+                self._describe(facts.derived(event))
             elif event["event"] == "data":
                 self._store.inputs(self._run_id, *inputs(event, self._config.dataset))
             elif event["event"] == "metrics":
@@ -278,11 +187,39 @@ class MLflow(Tracker):
                     for key, value in event["metrics"].items()
                     if event["step"] not in self._steps(key)
                 ]
+            elif event["event"] == "tag":
+                self._call_store("set_tag", key=event["name"], value=event["value"])
+            elif event["event"] == "file":
+                self._file(event)
         for begin in range(0, len(points), BATCH):
             part = points[begin : begin + BATCH]
             self._store.points(self._run_id, part)
             for key, _, _, step in part:
                 self._known[key].add(step)
+
+    def _file(self, event: Json) -> None:
+        """Add a file that user code has logged; an image as MLflow shows images by step."""
+        path, step = facts.logged(self._run.rundir, event), event["step"]
+        if path is None:
+            return
+        if event["kind"] != "image":
+            place = Path("logged", str(step), event["name"]).parent
+            self._call_store("log_artifact", local_path=str(path), artifact_path=str(place))
+            return
+        if self._images is None:  # MLflow gives each a name that no other has
+            found = self._store.call("list_artifacts", self._run_id, "images")
+            names = (_IMAGE.match(Path(each.path).name) for each in found if self._resumed)
+            self._images = {(each[1], int(each[2])) for each in names if each is not None}
+        key = re.sub(r"[^A-Za-z0-9_./ -]", "_", event["name"])
+        there = (key.replace("/", "~"), step)  # its name in that of a file
+        if there not in self._images:
+            from PIL import Image
+
+            with Image.open(path) as image:
+                image.load()
+                self._call_store("log_image", image=image, key=key, step=step,
+                                 timestamp=int(event["time"] * 1000), synchronous=True)  # fmt: skip
+            self._images.add(there)
 
     def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
@@ -294,29 +231,25 @@ class MLflow(Tracker):
                     known.add(point.step)
         return self._known[key]
 
-    def _describe(self, derived: Json) -> None:
+    def _describe(self, added: Json) -> None:
         """Write the parameters of a start of the run.
 
         MLflow keeps the first value of a parameter. One that a later start has changed, such as
         ``trainer.epochs`` of a run that was resumed for more, is a tag ``resumed.NAME`` as well.
         """
-        differing = first((self._job or {}).get("differs", {}))
-        plain = tree.written(self._run.config)
-        self._derived.update(derived)
-        if plain["objective"] == AUTO:  # a parameter keeps its first value: not before it is known
-            del plain["objective"], plain["objective_mode"]
-        values = {**differing, **tree.flatten(plain), **tree.flatten(self._derived)}
+        self._derived.update(added)
+        values = facts.parameters(self._run, self._derived)
         if self._present is None:
             data = self._store.call("get_run", self._run_id).data if self._resumed else None
             self._present = dict(data.params) if data else {}
             past = data.tags if data else {}
-            self._changed = {tag[len(_LATER) :] for tag in past if tag.startswith(_LATER)}
+            self._changed = {tag[len(LATER) :] for tag in past if tag.startswith(LATER)}
         changed = self._store.parameters(self._run_id, values, self._present)
         changed.pop("resume", None)  # of each later start, and no property of the run
         for name, value in changed.items():
-            self._call_store("set_tag", key=f"{_LATER}{name}", value=value)
+            self._call_store("set_tag", key=f"{LATER}{name}", value=value)
         for name in self._changed - set(changed):  # it has its first value again
-            self._call_store("delete_tag", key=f"{_LATER}{name}")
+            self._call_store("delete_tag", key=f"{LATER}{name}")
         self._changed = set(changed)
 
     def close(self, status: str, ended: float) -> None:
@@ -327,40 +260,17 @@ class MLflow(Tracker):
             ended: when the run did, seconds since the epoch.
         """
         rundir, call = self._run.rundir, self._store.call
-        result: Any = schemas.read(rundir.result, schemas.Result) or {}
-        for name in ("restarts", "pruned"):
-            if name in result:
-                call("set_tag", self._run_id, name, str(result[name]).lower())
+        for name, value in facts.outcome(self._run, status).items():
+            call("set_tag", self._run_id, name, value)
         if self._present is None:
             self._describe({})  # it failed before training began
-        if status == "FAILED":
-            self._explain(result)
-        whole = [rundir.config, rundir.result, rundir.model, rundir.weights, rundir.state]
-        if folders := code.folders(rundir.path):  # what replay makes the run again from
-            whole += [rundir.command, rundir.journal]
-        for path in whole:
-            large = (
-                path == rundir.journal and path.is_file() and path.stat().st_size > _JOURNAL_BYTES
-            )
-            if path.is_file() and not path.is_symlink() and not large:
-                call("log_artifact", self._run_id, str(path))
-        for folder in folders:
-            call("log_artifacts", self._run_id, str(folder), f"{code.FOLDER}/{folder.name}")
+        for path, place in facts.files(rundir, status):
+            call("log_artifact", self._run_id, str(path), place or None)
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
         self._models().ship()
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
-
-    def _explain(self, result: Json) -> None:
-        """Add why the run failed, and the logs of its tasks."""
-        call, logs = self._store.call, self._run.rundir.logs
-        folder = self._run.rundir.path
-        if error := failure.sentence(result.get("failure"), folder):
-            call("set_tag", self._run_id, "error", error[:_TAG_CHARACTERS])
-        for path in sorted(logs.glob("*.log")):
-            if path.is_file() and not path.is_symlink() and path.stat().st_size <= _LOG_BYTES:
-                call("log_artifact", self._run_id, str(path), logs.name)
 
     def promote(self, run: TrackedRun, promotion: Promotion) -> str:
         """Let an alias name a model of a run that is recorded, and is registered where need be."""
@@ -373,18 +283,13 @@ class MLflow(Tracker):
 
     def _evaluations(self, rundir: RunDir) -> None:
         """Add the tables and pictures of evaluations that are not there yet."""
-        call = self._store.call
-        for folder in sorted((rundir.path / "evaluations").glob("*")):
-            if folder.is_symlink():
-                continue
-            place = f"evaluations/{folder.name}"
-            files = [path for path in sorted(folder.glob("*_*.*")) if _is_table(path)]
-            there = set()
-            if files and self._resumed:
-                there = {Path(f.path).name for f in call("list_artifacts", self._run_id, place)}
-            for path in files:
-                if path.name not in there:
-                    call("log_artifact", self._run_id, str(path), place)
+        there: dict[str, set[str]] = {}
+        for path, place in facts.evaluated(rundir):
+            if self._resumed and place not in there:
+                listed = self._store.call("list_artifacts", self._run_id, place)
+                there[place] = {Path(each.path).name for each in listed}
+            if path.name not in there.get(place, ()):
+                self._call_store("log_artifact", local_path=str(path), artifact_path=place)
 
     def sweep(self, config: Config, folder: Path, warn: Callable[[str], None]) -> SweepRecord:
         """Return the parent run of the sweep's jobs."""

@@ -1,0 +1,217 @@
+"""What trackers record of a run beside its points: its name, parameters, tags and files."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dtrain.config import tree
+from dtrain.config.objective import AUTO
+from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json
+from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.packages import version
+from dtrain.run import code, failure, schemas
+from dtrain.run.folder import RunDir
+from dtrain.tracking.base import TrackedRun
+
+#: Of the longest journal that is an artifact: MLflow has its points.
+_JOURNAL_BYTES = 64 << 20
+#: What the tag of a parameter begins with that a later start has changed.
+LATER = "resumed."
+#: Of a log that is an artifact of a failed run, and characters of a tag: MLflow's own limit.
+_LOG_BYTES, _TAG_CHARACTERS = 16 << 20, 8000
+#: Packages whose versions are tags, beside those of the backend.
+_PACKAGES = ("dtrain", "keras", "hydra-core", "mlflow")
+#: Other names of distributions that they are installed from.
+_OTHERS = {
+    "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras-nightly",),
+    "mlflow": ("mlflow-skinny",),
+}
+
+
+def tags(run: TrackedRun) -> dict[str, str]:
+    """Describe where and with what the run was made.
+
+    Host, versions and commit are those of the record that the run itself has made
+    (:mod:`dtrain.run.code`). A run that trains in this moment and has no record yet is on this
+    machine; of one that is shipped later without a record they are not known.
+    """
+    config = run.config
+    values = {"strategy": config.strategy.name, "device_kind": run.cluster.device_kind}
+    if config.fork is not None:
+        values["forked_from"] = config.fork
+        origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
+        if origin is not None and "run_id" in origin:
+            values["forked_from_run_id"] = origin["run_id"]
+    records = code.folders(run.rundir.path)
+    with contextlib.suppress(DamagedFile):
+        if records:
+            return values | _recorded(code.read(records[0]), config.backend)
+    return values | (_here(Path(config.output_dir), config.backend) if run.live else {})
+
+
+def _packages(backend: str) -> tuple[str, ...]:
+    return (*_PACKAGES, *FRAMEWORKS[backend].packages)
+
+
+def _recorded(record: code.Record, backend: str) -> dict[str, str]:
+    """Return host, versions and commit of a record of the run's code."""
+    installed = record["packages"]
+    values = {"host": record["host"], "python": installed.get("python", "")}
+    for name in _packages(backend):
+        names = (name, *_OTHERS.get(name, ()))
+        distribution = next((each for each in names if each in installed), None)
+        if distribution is not None:
+            values[name] = installed[distribution]
+    tree = record["tree"]
+    return values if tree is None else values | _source(tree["commit"], bool(tree["changed"]))
+
+
+def _here(outputs: Path, backend: str) -> dict[str, str]:
+    """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
+    values = {"host": platform.node(), "python": platform.python_version()}
+    values |= {name: number for name in _packages(backend) if (number := version(name)) is not None}
+    commit, top = _git("rev-parse", "HEAD"), _git("rev-parse", "--show-toplevel")
+    if not commit:
+        return values
+    whole = ["--", top]
+    if outputs.absolute().is_relative_to(top):  # what runs write is no change of the code
+        whole.append(f":(exclude,top){outputs.absolute().relative_to(top)}")
+    return values | _source(commit, bool(_git("status", "--porcelain", *whole)))
+
+
+def _source(commit: str, dirty: bool) -> dict[str, str]:
+    return {"git_commit": commit, "git_dirty": str(dirty).lower()}
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+#: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and
+#: this stands before every letter that a key begins with.
+FIRST = "_"
+_NAME_CHARACTERS = 200
+
+
+def first(differs: dict[str, str]) -> dict[str, str]:
+    """Return the parameters that distinguish a job from the others, under names that sort first."""
+    return {f"{FIRST}{key}": str(value) for key, value in differs.items()}
+
+
+def job_name(job: Json, otherwise: str) -> str:
+    """Return a readable name: ``3 strategy=mirrored learning_rate=0.001``.
+
+    Args:
+        job: ``sweep`` of the run's ``command.json``: its ``number``, and ``differs``.
+        otherwise: for a job that differs in nothing.
+    """
+    differs: dict[str, str] = job["differs"]
+    tails = [key.rpartition(".")[2] for key in differs]
+    short = {
+        key: tail if tails.count(tail) == 1 else key
+        for key, tail in zip(differs, tails, strict=True)
+    }
+    parts = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
+    return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
+
+
+def job_of(run: TrackedRun) -> Json | None:
+    """Return which job of a sweep a run is; None of one that is none."""
+    command = schemas.read(run.rundir.command, schemas.Command)
+    return command.get("sweep") if command else None  # type: ignore[return-value] # a mapping
+
+
+def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:
+    """Return the parameters of a run, flat; those that distinguish it in its sweep come first.
+
+    Args:
+        run: what is recorded.
+        derived: what its starts have added.
+    """
+    plain = tree.written(run.config)
+    if plain["objective"] == AUTO:  # a parameter keeps its first value: not before it is known
+        del plain["objective"], plain["objective_mode"]
+    differing = first((job_of(run) or {}).get("differs", {}))
+    return {**differing, **tree.flatten(plain), **tree.flatten(derived)}
+
+
+def derived(event: Json) -> Json:
+    """Return what a ``start`` or ``objective`` event adds to the parameters."""
+    return {k: v for k, v in event.items() if k not in ("event", "time", "step")}
+
+
+def outcome(run: TrackedRun, status: str) -> dict[str, str]:
+    """Return the tags that say how a run ended, and with what code where a resume had another."""
+    result: Any = schemas.read(run.rundir.result, schemas.Result) or {}
+    found = {name: str(result[name]).lower() for name in ("restarts", "pruned") if name in result}
+    if status == "FAILED" and (error := failure.sentence(result.get("failure"), run.rundir.path)):
+        found["error"] = error[:_TAG_CHARACTERS]
+    with contextlib.suppress(DamagedFile):
+        records = [code.read(each) for each in code.folders(run.rundir.path)]
+        of_each = [_recorded(record, run.config.backend) for record in records]
+        for name, value in of_each[-1].items() if of_each else ():
+            if of_each[0].get(name) != value:
+                found[f"{LATER}{name}"] = value
+    return found
+
+
+def files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a run that has ended, and the folder that each is shown in.
+
+    Args:
+        rundir: of the run.
+        status: how it ended: one that failed has the logs of its tasks.
+    """
+    whole = [rundir.config, rundir.result, rundir.model, rundir.weights, rundir.state]
+    if folders := code.folders(rundir.path):  # what replay makes the run again from
+        whole += [rundir.command, rundir.journal]
+    found = [(path, "") for path in whole]
+    if status == "FAILED":
+        found += [(path, rundir.logs.name) for path in sorted(rundir.logs.glob("*.log"))]
+    for folder in folders:
+        found += [
+            (path, path.parent.relative_to(rundir.path).as_posix())
+            for path in sorted(folder.rglob("*"))
+        ]
+    most = {rundir.journal: _JOURNAL_BYTES}
+    for path, place in found:
+        limit = most.get(path, _LOG_BYTES if place == rundir.logs.name else None)
+        plain = path.is_file() and not path.is_symlink()
+        if plain and (limit is None or path.stat().st_size <= limit):
+            yield path, place
+
+
+def evaluated(rundir: RunDir) -> Iterator[tuple[Path, str]]:
+    """Yield the tables and pictures of evaluations, as :func:`files` does."""
+    for folder in sorted((rundir.path / "evaluations").glob("*")):
+        if not folder.is_symlink():
+            for path in sorted(folder.glob("*_*.*")):
+                if path.suffix in (".csv", ".png") and path.is_file() and not path.is_symlink():
+                    yield path, f"evaluations/{folder.name}"
+
+
+def logged(rundir: RunDir, event: Json) -> Path | None:
+    """Return the file that user code has logged; None where it is gone, or none of the run.
+
+    Args:
+        rundir: of the run.
+        event: ``file`` of its journal, which may be anybody's.
+    """
+    path = rundir.path / event["path"]
+    parts = path.relative_to(rundir.path).parts if path.is_relative_to(rundir.logged) else ("..",)
+    inside = ".." not in parts and not any(each.is_symlink() for each in (path, *path.parents)
+                                           if each.is_relative_to(rundir.path))  # fmt: skip
+    return path if inside and path.is_file() else None

@@ -1,0 +1,1 @@
+"""Sinks: where a run is recorded beside MLflow, each a class of seven methods."""
