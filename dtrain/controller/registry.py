@@ -191,8 +191,10 @@ class Command:
         advice = {"typed": f"{row['typed']}={value}"} if "typed" in row else row
         if not advice and near is not None:
             advice = {"hint" if value is suggest.VALUE else "typed": f"{near}={value}"}
-        elif not advice and self.overrides is not None:
+        elif not advice and self.overrides == ():
             advice = suggest.known(key, value)
+        elif not advice and self.overrides is not None:
+            advice = {"hint": f"the command without {word}"}
         words = ", ".join(f"{each}=" for each in self.keys)
         if self.overrides is not None:
             words += f", overrides of {', '.join(self.overrides) or 'a training'}"

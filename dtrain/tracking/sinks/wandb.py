@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from dtrain.config.tree import Config
@@ -38,7 +38,7 @@ class WandB(Sink):
 
     def __init__(
         self, config: Config, project: str | None = None, entity: str | None = None,
-        mode: str = "online",
+        mode: Literal["online", "offline"] = "online",
     ):  # fmt: skip
         need("wandb", self.label, "tracking")
         self._project = project or config.tracking.experiment
