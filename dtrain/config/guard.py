@@ -173,7 +173,7 @@ def is_chosen(config: Any, kind: str) -> bool:
 def _refusal(key: str, value: Any, instead: str) -> UsageError:
     return UsageError(f"hydra.{key}", "dtrain does not do what this key of Hydra's says", value,
                       accepted="hydra.mode, hydra.run.dir, hydra.sweep.dir, hydra.sweeper",
-                      typed=instead)  # fmt: skip
+                      hint=instead)  # fmt: skip
 
 
 def _check_sweeper(config: DictConfig) -> None:
