@@ -8,6 +8,7 @@ its name; the module's docstring is its help. ``python -m dtrain NAME TARGET WOR
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import os
 import re
@@ -153,16 +154,24 @@ class Command:
     @property
     def keys(self) -> list[str]:
         """The words that it takes."""
+        return list(self._fields)
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, str]:
+        """The fields of its words, by the words."""
         given = ("_target_", "run")  # of an action, which the command itself sets
-        return [key for key in map(lambda each: key_of(*each), self.options.model_fields.items())
-                if key not in given]  # fmt: skip
+        fields = {key_of(*each): each[0] for each in self.options.model_fields.items()}
+        return {key: name for key, name in fields.items() if key not in given}
+
+    def _accepted(self, key: str) -> str:
+        field = self.options.model_fields[self._fields[key]]
+        return accepted(field.annotation, tuple(field.metadata))
 
     def _value(self, key: str, value: str | None, left: Any) -> str:
         """Return the value of an option: behind ``=``, or the next word; a switch has none."""
         if value is not None:
             return value
-        field = next(each for name, each in self.options.model_fields.items()
-                     if key_of(name, each) == key)  # fmt: skip
+        field = self.options.model_fields[self._fields[key]]
         return "true" if field.annotation is bool else next(left, "")
 
     def _takes(self, name: str) -> bool:
@@ -205,12 +214,8 @@ class Command:
 
     def values_of(self, key: str) -> list[str]:
         """Return the values of a word of which there are few; none of others."""
-        for name, field in self.options.model_fields.items():
-            if key_of(name, field) == key:
-                takes = accepted(field.annotation, tuple(field.metadata))
-                found = re.split(r", (?:or )?| or ", takes)
-                return [each for each in found if re.fullmatch(r"[\w.-]+", each)]
-        return []
+        found = re.split(r", (?:or )?| or ", self._accepted(key)) if key in self._fields else []
+        return [each for each in found if re.fullmatch(r"[\w.-]+", each)]
 
     def usage(self) -> str:
         """Return what is typed."""
@@ -226,14 +231,11 @@ class Command:
         lines = [f"usage: {self.usage()}", "", f"{does[0].upper()}{does[1:]}.", "", more, ""]
         if self.on is not None:
             lines.append(f"  {self.on.word:<16}{self.on.help}")
-        for name, field in self.options.model_fields.items():
-            if (key := key_of(name, field)) in self.keys:
-                sentence = help.sentences(self.options)[name]
-                takes = accepted(field.annotation, tuple(field.metadata))
-                text = f"{sentence} Accepted: {takes}; default: {typed(field.default)}."
-                lines += textwrap.wrap(
-                    f"  {f'{key}=':<16}{text}", _WIDTH, subsequent_indent=" " * 18
-                )
+        for key, name in self._fields.items():
+            default = typed(self.options.model_fields[name].default)
+            text = f"{help.sentences(self.options)[name]} Accepted: {self._accepted(key)}; "
+            lines += textwrap.wrap(f"  {f'{key}=':<16}{text}default: {default}.", _WIDTH,
+                                   subsequent_indent=" " * 18)  # fmt: skip
         if self.overrides is not None:
             groups = f"of {', '.join(self.overrides)}" if self.overrides else "as of a training"
             lines.append(f"  {'KEY=VALUE':<16}overrides {groups}")
