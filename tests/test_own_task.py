@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dtrain import errors
 from dtrain.config import tree
 from dtrain.config.tree import Config
 from dtrain.controller import own_task, result
+from dtrain.controller.job import JobSpec
 from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
@@ -233,9 +235,14 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], St
     return make
 
 
+def spec(story: Any, tmp_path: Path) -> JobSpec:
+    planned: Any = types.SimpleNamespace(cluster=CLUSTER)
+    return JobSpec(config(tmp_path), planned, story, tmp_path, {})
+
+
 def run(story: Any, tmp_path: Path) -> int:
     before = signal.getsignal(signal.SIGTERM)
-    code = own_task.run(config(tmp_path), CLUSTER, story)
+    code = own_task.run(spec(story, tmp_path)).exit_code
     assert signal.getsignal(signal.SIGTERM) is before
     assert story.peer_.closed
     assert story.asked[-1] == "kill"
@@ -415,7 +422,7 @@ def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) ->
     told = story("worker-0")
     told.peer_.folder = problem
     with pytest.raises(type(problem), match=str(problem)):
-        own_task.run(config(tmp_path), CLUSTER, told)
+        own_task.run(spec(told, tmp_path))
     assert told.peer_.closed
     assert told.asked == ["kill"]
     assert not (tmp_path / "mine").exists()

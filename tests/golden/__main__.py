@@ -73,11 +73,12 @@ def main() -> int:
     if arguments.list:
         print(*chosen, sep="\n")
         return 0
+    has_numbers = any(name.startswith("numbers/") for name in chosen)
     if not kept.is_the_machine():
         print("this machine is of another kind than machine.json: numbers are close, not equal")
-        if arguments.write and arguments.names:
+        if arguments.write and arguments.names and has_numbers:
             parser.error("of a machine of another kind all are written, or none")
-    if arguments.write:
+    if arguments.write and has_numbers:
         kept.MACHINE.write_text(json.dumps(kept.machine(), indent=1) + "\n", encoding="utf-8")
     running.ready()
     differ = 0

@@ -230,7 +230,7 @@ def test_sync_refuses_what_is_no_run(tmp_path: Path) -> None:
     from dtrain.controller.commands.sync import sync
     from dtrain.errors import UsageError
 
-    with pytest.raises(UsageError, match=r"RUN_DIR=.*is not a run folder.*dtrain sync"):
+    with pytest.raises(UsageError, match=r"RUN=.*is not a run folder.*dtrain sync"):
         sync(str(tmp_path))
 
 

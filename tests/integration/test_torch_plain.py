@@ -170,11 +170,12 @@ def loaded(folder: str, here: str) -> None:
     from safetensors.torch import load_file
 
     from dtrain.api.local_model import load_model
+    from dtrain.api.objects import Trust
     from dtrain.run.folder import RunDir
 
     os.environ["DTRAIN_TRUST"] = "mine"
     sys.path.insert(0, here)
-    module = load_model(RunDir(folder), "latest", "raw").eval()
+    module = load_model(RunDir(folder), "latest", "raw", Trust(["mine"])).eval()
     assert type(module).__name__ == "Net"
     state = module.state_dict()
     for name, saved in {"state": state, "whole": module, "more": {**state, "epoch": 3}}.items():

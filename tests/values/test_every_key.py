@@ -29,6 +29,8 @@ for _group, _kinds in schema.SCHEMAS.items():
     for _option in options(_group):
         _word = f"{_group}={_option.name}"
         PLACES.setdefault(_option.kind, (_key, (_word, *GIVEN.get(_word, ()))))
+    for _name, _sink in schema.SINKS.items():  # in a node of their own
+        PLACES.setdefault(_sink, (f"tracking.{_name}", (f"tracking=[none,{_name}]",)))
     for _kind in _kinds.values():  # what options have in common
         PLACES.setdefault(_kind, (_key, ()))
 

@@ -194,6 +194,8 @@ def main(folder: str, options: Words, overrides: list[str]) -> int:
     except DtrainError:
         raise
     except Exception as error:  # whatever a server, a driver or a proxy may raise
+        if isinstance(error, OSError) and errors.of_a_name(error) is not None:
+            raise  # of the path that was typed
         if (own := private.own_error(error)) is not None:
             raise own from None
         where = "".join(f" to {label}" for label in getattr(error, "__notes__", ()))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,8 +101,8 @@ class OwnLogs:
         if self._target is not None:
             place = self._place(name, "")
             with writing.made_aside(place) as made:
-                shutil.copyfile(source, made)
-                made.replace(place)
+                writing.copy(source, made)
+                writing.replace(made, place)
             self._target.file(self._step(), name, "file", place)
 
     def _place(self, name: str, suffix: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import shlex
-import shutil
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from time import time
 from typing import Any
 
 from dtrain.config.tree import Config
+from dtrain.files import writing
 from dtrain.tracking.sink import Kind, Sink, need
 
 
@@ -89,7 +89,8 @@ class Trackio(Sink):
         else:
             place = Path(self._id, name)
             folder = get_project_media_path(self._project, relative_path=place.parent)
-            shutil.copyfile(path, folder / place.name)
+            writing.remove(target := folder / place.name)
+            writing.copy(path, target)
 
     def note(self, values: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Set tags beside the parameters; results, of which it knows none, are a last row."""

@@ -7,7 +7,6 @@ import csv
 import netrc
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
+from dtrain.files import writing
 from dtrain.run.folder import short
 from dtrain.tracking.sink import Kind, Sink, need
 
@@ -74,12 +74,12 @@ class WandB(Sink):
             )  # fmt: skip
         except Exception:  # it is tried again, and again, while a server is away
             for path in {*folder.glob("wandb/*run-*")} - before:
-                shutil.rmtree(path, ignore_errors=True)
+                writing.remove(path)
             raise
         finally:  # of W&B's own process, in a folder that may hold no link
             for path in folder.glob("wandb/*/logs/*"):
                 if path.is_symlink():
-                    path.unlink()
+                    writing.unlink(path)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
         self.note({}, tags)
@@ -108,7 +108,8 @@ class WandB(Sink):
         else:
             place = Path(self._run.dir, name)
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, place)  # a link would make it a damaged file of the run
+            writing.remove(place)
+            writing.copy(path, place)  # a link would make it a damaged file of the run
             self._run.save(str(place), base_path=self._run.dir, policy="now")
 
     def note(self, values: Mapping[str, float], tags: Mapping[str, str]) -> None:
