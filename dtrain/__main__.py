@@ -87,10 +87,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 def _command(name: str) -> Callable[[list[str]], int]:
     """Return a command, whose module is imported."""
-    found: Callable[[list[str]], int] = importlib.import_module(
-        f"dtrain.controller.commands.{name}"
-    ).main
-    return found
+    module = importlib.import_module(f"dtrain.controller.commands.{name}")
+    command: Callable[[list[str]], int] = module.main
+    return command
 
 
 def _no_command(name: str, rest: list[str]) -> UsageError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dtrain.controller.commands.serve import Folder, Server, Source
 from dtrain.controller.launchers.questions import ModelProcess
-from dtrain.serving.options import Options
+from dtrain.serving.options import ServeOptions
 from tests import warm
 
 
@@ -148,7 +148,7 @@ def served(
     first = source or Folder(path or own)
     key = first.newest() or ""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        options = Options(name=name, threads=1, **limits)
+        options = ServeOptions(name=name, threads=1, **limits)
         notices: list[str] = []
         server = Server(
             lambda backend: ModelProcess(warm.ENVIRONMENTS[backend], options, token, listener),

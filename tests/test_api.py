@@ -348,7 +348,7 @@ def test_a_cell_has_the_name_that_ipython_shows(
 def test_what_cannot_be_pickled_is_named(
     script: types.SimpleNamespace, tmp_path: Path, variables: None
 ) -> None:
-    held, opened = threading.Lock(), open(__file__)  # noqa: SIM115
+    held, opened = threading.Lock(), open(__file__)  # noqa: SIM115 # closed below
     rows = (row for row in "ab")
 
     def locked() -> Any:
@@ -565,9 +565,8 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
     trust.begin([], None)
     os.environ.pop(pickles.FILES, None)
-    os.environ[python_path.TRUST] = private.given_modules([text])[
-        0
-    ]  # which nobody can trust by its name
+    [name] = private.given_modules([text])  # which nobody can trust by its name
+    os.environ[python_path.TRUST] = name
     refused = dtrain(f"resume={run.path}")
     assert "was passed from Python to a run that your key has not signed" in refused.output
 

@@ -16,7 +16,7 @@ import pytest
 
 from dtrain.controller import logging_models
 from dtrain.controller.commands import promote as promote_command
-from dtrain.controller.commands.promote import Promote, Words
+from dtrain.controller.commands.promote import Promote, PromoteOptions
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
@@ -407,7 +407,7 @@ def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) 
     assert "is a sweep, and a model is of one job" in shown.error
     assert f"promote {sweep}/0 alias=..." in shown.error
     with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
-        Promote("outputs/a/one", Words())._name(composed())
+        Promote("outputs/a/one", PromoteOptions())._name(composed())
     # What is there is not what was compared with Keras.
     store = shutil.copy(empty_store, tmp_path / "other.db")
     shutil.copytree("outputs/a/one", tmp_path / "one")

@@ -38,7 +38,7 @@ def overrides(folder: Path, data: object, validation: object = None) -> list[str
         folder: that the file goes to.
         data: ``x``, ``(x, y)`` or ``(x, y, weight)``, of which each is an array ``[n, ...]`` or a
             dict or tuple of arrays.
-        validation: likewise, to evaluate on; None: a part of ``data`` is split off.
+        validation: arrays of the same form, to evaluate on; None: a part of ``data`` is split off.
 
     Raises:
         UsageError: something is no array of numbers, or has other parts.

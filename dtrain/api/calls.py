@@ -53,8 +53,8 @@ def train(
         TrainingError: training failed; its attribute ``folder`` is the run folder.
         Interrupted: it was stopped before there was a run.
     """
-    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    return Run(training.trained(given, more, overrides, show))
+    objects = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Run(training.trained(objects, more, overrides, show))
 
 
 def sweep(
@@ -76,8 +76,8 @@ def sweep(
         TrainingError: a job failed; its attribute ``folder`` is the sweep's.
         Interrupted: it was stopped before there was a sweep.
     """
-    given = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    return Sweep(training.swept(given, more, overrides, show))
+    objects = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
+    return Sweep(training.swept(objects, more, overrides, show))
 
 
 def evaluate(
@@ -103,8 +103,8 @@ def evaluate(
     Raises:
         DtrainError: as of :func:`train`.
     """
-    given = {"checkpoint": checkpoint, "weights": weights, "by": by, "prefix": prefix}
-    result = _derived("evaluate", run, data, given, overrides, show, more)
+    options = {"checkpoint": checkpoint, "weights": weights, "by": by, "prefix": prefix}
+    result = _derived("evaluate", run, data, options, overrides, show, more)
     found = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
     return found if checkpoint == "all" else next(iter(found.values()), {})
 
@@ -130,9 +130,9 @@ def predict(
     Raises:
         DtrainError: as of :func:`train`.
     """
-    given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
-    given["format"] = "npy"
-    result = _derived("predict", run, data, given, overrides, show, more)
+    options = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
+    options["format"] = "npy"
+    result = _derived("predict", run, data, options, overrides, show, more)
     return loaded(Path(result["predictions"]))
 
 
@@ -237,7 +237,7 @@ def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:
 
 
 def _derived(
-    name: str, run: Run | str | os.PathLike[str], data: object, given: Values,
+    name: str, run: Run | str | os.PathLike[str], data: object, options: Values,
     overrides: Iterable[str] | str, show: bool, more: Values,
 ) -> Json:  # fmt: skip
     """Run a command on what a run has left, and return its ``result.json``."""
@@ -251,9 +251,9 @@ def _derived(
     elif data is not None:
         words, label = arrays.evaluated(run.path / FOLDER, data)
         own = [*words, *own]
-        if given.get("prefix", "") is None:
-            given = {**given, "prefix": label}
-    done = call.run([name, str(run.path), *command.words(given), *own])
+        if options.get("prefix", "") is None:
+            options = {**options, "prefix": label}
+    done = call.run([name, str(run.path), *command.words(options), *own])
     if done.code or "folder" not in done.left:
         raise done.raised()
     return reading.read_json(RunDir(done.left["folder"]).result) or {}

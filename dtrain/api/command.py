@@ -161,10 +161,10 @@ def call(
         follow: run folder whose progress is shown.
     """
     with tempfile.TemporaryDirectory(prefix="dtrain-") as place:
-        left = Path(place) / "answer.json"
+        answer = Path(place) / "answer.json"
         drawn = "drawn" if line.draws and follow is not None else "not drawn"
         child = subprocess.Popen(
-            [sys.executable, "-m", "dtrain.api.child", str(left), drawn, *arguments],
+            [sys.executable, "-m", "dtrain.api.child", str(answer), drawn, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=_environment(trust or Trust(), reserved),
             # "Interrupt kernel" reaches the whole group: a second request would end it unsaved.
@@ -177,7 +177,7 @@ def call(
             line.close()
             assert child.stdin is not None
             child.stdin.close()  # and with it the command, if it is still at work
-        return Done(code, reading.read_json(left) or {}, printed, stopped)
+        return Done(code, reading.read_json(answer) or {}, printed, stopped)
 
 
 def _shown(
@@ -238,25 +238,25 @@ def _read(stream: IO[bytes], put: Callable[[str | None], None]) -> None:
 
 
 def _environment(trust: Trust, reserved: Path | None) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name not in _OF_TERMINALS}
-    if found.get("MPLBACKEND", "").startswith("module://"):
-        del found["MPLBACKEND"]  # of the notebook
-    found.pop(RESERVED, None)
+    variables = {name: value for name, value in os.environ.items() if name not in _OF_TERMINALS}
+    if variables.get("MPLBACKEND", "").startswith("module://"):
+        del variables["MPLBACKEND"]  # of the notebook
+    variables.pop(RESERVED, None)
     if reserved is not None:
-        found[RESERVED] = str(reserved)
-    _extend(found, python_path.TRUST, ",", trust.names)
-    _extend(found, pickles.FILES, os.pathsep, trust.files)
+        variables[RESERVED] = str(reserved)
+    _extend(variables, python_path.TRUST, ",", trust.names)
+    _extend(variables, pickles.FILES, os.pathsep, trust.files)
     checkout = [str(_ROOT)] if (_ROOT / "conf").is_dir() else []
-    _extend(found, "PYTHONPATH", os.pathsep, [*trust.paths, *checkout])
-    return found
+    _extend(variables, "PYTHONPATH", os.pathsep, [*trust.paths, *checkout])
+    return variables
 
 
-def _extend(found: dict[str, str], name: str, between: str, values: Iterable[str]) -> None:
-    whole = [*found.get(name, "").split(between), *values]
+def _extend(variables: dict[str, str], name: str, between: str, values: Iterable[str]) -> None:
+    whole = [*variables.get(name, "").split(between), *values]
     if kept := list(dict.fromkeys(filter(None, whole))):
-        found[name] = between.join(kept)
+        variables[name] = between.join(kept)
 
 
-def words(given: Values) -> list[str]:
+def words(options: Values) -> list[str]:
     """Return words of a command, of keywords that are not None."""
-    return [f"{name}={value}" for name, value in given.items() if value is not None]
+    return [f"{name}={value}" for name, value in options.items() if value is not None]

@@ -55,10 +55,10 @@ def is_importable(value: object) -> bool:
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if not _is_file(module):
         return False
-    found: Any = module
+    named: Any = module
     for name in getattr(value, "__qualname__", "<none>").split("."):
-        found = getattr(found, name, None)
-    return found is value
+        named = getattr(named, name, None)
+    return named is value
 
 
 def _is_file(module: types.ModuleType | None) -> bool:

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dtrain.config import private, schema, suggest, targets, tree, trust
-from dtrain.config.fields import Form, Group, Plain, accepted, bound, keyed, typed
+from dtrain.config.fields import Form, Group, Plain, accepted, bound, key_of, keyed, typed
 from dtrain.config.schema.running import TRAIN, NoTracker
 from dtrain.config.suggest import Advice
 from dtrain.data.files import is_address
@@ -170,13 +170,9 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
 
 
 def check_node(
-    composed: DictConfig,
-    key: str,
-    kind: type[Group],
-    whole: bool = True,
-    fill: bool = True,
+    composed: DictConfig, key: str, kind: type[Group], whole: bool = True, fill: bool = True,
     besides: Collection[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Refuse what is wrong with one node.
 
     Args:
@@ -195,8 +191,8 @@ def check_node(
         refuse(key, "is a group of keys", typed(targets.plain(value)), accepted=accepted(kind),
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = {name: each for name, each in targets.plain(value).items() if name not in besides}
-    fields = keyed(kind)
-    checked = plain if whole else {name: each for name, each in plain.items() if name in fields}
+    names = {key_of(name, field): name for name, field in kind.model_fields.items()}
+    checked = plain if whole else {name: each for name, each in plain.items() if name in names}
     try:
         made = kind.model_validate(checked)
     except ValidationError as error:
@@ -205,11 +201,12 @@ def check_node(
             first = min(errors, key=lambda each: (each["type"] == "missing", -len(each["loc"])))
             raise refusal(kind, key, first, composed) from None
         return
-    for name, here in zip(fields, vars(made).values(), strict=True):
+    for name, field in names.items():
+        read = getattr(made, field)
         if name not in plain and fill and key:
-            OmegaConf.update(composed, f"{key}.{name}", here, force_add=True)
-        elif type(here) is float and type(plain.get(name)) is int:
-            value[name] = here
+            OmegaConf.update(composed, f"{key}.{name}", read, force_add=True)
+        elif type(read) is float and type(plain.get(name)) is int:
+            value[name] = read
 
 
 def refusal(

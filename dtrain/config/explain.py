@@ -283,21 +283,21 @@ def number(override: Override) -> int:
     Raises:
         UsageError: there are more than :data:`MOST`, or none.
     """
-    key, found = override.get_key_element(), override.value()
+    key, value = override.get_key_element(), override.value()
     try:
-        if isinstance(found, ChoiceSweep):
-            count = len(found.list)
-        elif isinstance(found, RangeSweep):
-            count = sum(1 for _ in islice(found.range(), MOST + 1))
+        if isinstance(value, ChoiceSweep):
+            count = len(value.list)
+        elif isinstance(value, RangeSweep):
+            count = sum(1 for _ in islice(value.range(), MOST + 1))
         else:
             return 1
     except (ArithmeticError, ValueError, HydraException):
         count = 0
-    given = override.get_value_string()
+    text = override.get_value_string()
     if count > MOST:
-        raise _too_many(key, given, f"more than {MOST:,} values are")
+        raise _too_many(key, text, f"more than {MOST:,} values are")
     if count == 0:
-        refuse(key, "has no value in it", given, accepted="at least one value",
+        refuse(key, "has no value in it", text, accepted="at least one value",
                typed=f"'{key}=range(0,3)'")  # fmt: skip
     return count
 

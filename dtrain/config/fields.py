@@ -107,9 +107,10 @@ class Options(Group, scope="command"):
             key: None if text == "null" else text for key, text in values.items()
         }
         for name, field in cls.model_fields.items():
-            text, kinds = texts.get(key_of(name, field)), get_args(field.annotation)
+            key, kinds = key_of(name, field), (field.annotation, *get_args(field.annotation))
+            text = texts.get(key)
             if isinstance(text, str) and any(get_origin(kind) is list for kind in kinds):
-                texts[key_of(name, field)] = [p.strip() for p in text.strip("[]").split(",")]
+                texts[key] = [part.strip() for part in text.strip("[]").split(",")]
         return texts
 
 

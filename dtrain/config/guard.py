@@ -113,8 +113,9 @@ def check_overrides(overrides: list[str]) -> None:
         places = value if isinstance(value, list) else [value]
         for place in places if key != CONFIG_NAME else ():
             scheme, _, name = str(place).partition("://")
-            found = importlib.util.find_spec(name.partition(".")[0]) if scheme == "pkg" else None
-            if found is None and not (scheme == "file" and os.path.isdir(name)):
+            top = name.partition(".")[0]
+            package = importlib.util.find_spec(top) if scheme == "pkg" else None
+            if package is None and not (scheme == "file" and os.path.isdir(name)):
                 refuse(key, "is neither a folder nor an installed package", place,
                        accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
                        hint=f"{key}=[file:///FOLDER]")  # fmt: skip
@@ -183,8 +184,8 @@ def _check_sweeper(config: DictConfig) -> None:
     target = plain.get("_target_") if isinstance(plain, dict) else plain
     # A plugin that is installed, and that the user has chosen; or one that is trusted.
     chosen = str(target).startswith("hydra_plugins.") and trust.command().owns("hydra.sweeper")
-    known = target in _SWEEPERS or trust.is_trusted(str(target))
-    if not known and not (chosen and trust.is_installed(str(target))):
+    may_be_called = target in _SWEEPERS or trust.is_trusted(str(target))
+    if not may_be_called and not (chosen and trust.is_installed(str(target))):
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():

@@ -37,8 +37,6 @@ from dtrain.host.python_path import FOLDER, RESERVED
 ENV = "DTRAIN_ENV"
 #: Variables that hold what was typed: this, and the key. They exist for configurations alone.
 PREFIX = "DTRAIN_SECRET_"
-#: Bytes of a module.
-LARGEST = 32_000_000
 MOST = 1000  # overrides of a command that a folder holds
 #: Overrides that say where a new folder goes.
 _FOLDERS = ("output_dir", "hydra.run.dir", "hydra.sweep.dir")
@@ -168,16 +166,16 @@ def signature(value: Any) -> str | None:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest() if len(key) == 32 else None
 
 
-# -- what a caller of the Python API gives: arrays, and modules of functions that he alone has ----
+# -- what a caller of the Python API passes: arrays, and functions that he alone has
 #
-# The name of such a module is the digest of its text: where the overrides that name it are the
-# user's own, its text is, too, and it is trusted for this run alone.
+# A function's module is named by the digest of its pickle: where the overrides that name it are the
+# user's own, the pickle is, too, and it is trusted for this run alone.
 
 
 def reserved() -> Path | None:
     """Return the folder that a caller has made for the run, or the sweep, of this command."""
-    found = os.environ.get(RESERVED)
-    return Path(found).absolute() if found else None
+    folder = os.environ.get(RESERVED)
+    return Path(folder).absolute() if folder else None
 
 
 def is_reserved(path: Path) -> bool:

@@ -245,7 +245,8 @@ def is_installed(name: str) -> bool:
 def is_named(target: str, key: str) -> bool:
     """Say whether the user names ``target``, called at ``key``, in this command.
 
-    Its tasks are told (:class:`dtrain.host.python_path.Granted`), and do not look again.
+    What is named is granted to the tasks (:class:`dtrain.host.python_path.Granted`), which have no
+    command line to look at.
     """
     current, parts = command(), re.split(r"[.\[]", key)
     owned = any(current.owns(".".join(parts[:n])) for n in range(1, len(parts) + 1))

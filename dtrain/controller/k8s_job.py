@@ -63,32 +63,31 @@ def run(spec: JobSpec) -> Outcome:
         UsageError: it cannot run there, or its name is another job's.
         TrainingError: the cluster refuses it, or does not answer.
     """
-    return Outcome(_run(spec.config, spec.planned, spec.launcher, spec.command, spec.chosen))
-
-
-def _run(config: Config, planned: Plan, launcher: Kubernetes, command: Json, chosen: bool) -> int:
-    _refuse(config, launcher, chosen)
-    work = workload(config, planned, launcher, command)
+    config, launcher = spec.config, spec.launcher
+    _refuse(config, launcher, spec.chosen)
+    work = workload(config, spec.planned, launcher, spec.command)
     objects = render(launcher, work, secrets.token_hex(32))
     pods = launcher.pods
     if config.dry_run:
         print(text(objects), end="")
-        return errors.OK
+        return Outcome(errors.OK)
     if not pods.apply:
         _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, pods.namespace)
-        return errors.OK
+        return Outcome(errors.OK)
     job = Job(pods.context, pods.namespace, objects)
     job.create()
     say(f"{work.name} is applied; run folder: {work.output_dir}/{FOLDER}/{work.name} of the claim "
          f"{pods.volume}; its pods: kubectl get pods -l {INSTANCE}={work.name}")  # fmt: skip
-    return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
+    if not pods.follow:
+        return Outcome(errors.OK)
+    return Outcome(job.follow(launcher.grace_seconds + MARGIN))
 
 
 def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json) -> Workload:
     """Return what the pods run: the user's command, with the launcher that is right there.
 
     Args:
-        config, planned, launcher, command: as of :func:`run`.
+        config, planned, launcher, command: as of :class:`dtrain.controller.job.JobSpec`.
 
     Raises:
         UsageError: it needs what the pods do not have.

@@ -40,11 +40,8 @@ def run(spec: JobSpec) -> Outcome:
         UsageError: the chief has another configuration, or runs another run than is resumed here.
         TrainingError: it did not come.
     """
-    return Outcome(_run(spec.config, spec.cluster, spec.launcher,
-                        spec.folder if spec.chosen else None))  # fmt: skip
-
-
-def _run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None) -> int:
+    launcher: Env = spec.launcher
+    cluster, chosen = spec.cluster, spec.folder if spec.chosen else None
     task = launcher.own(cluster)
     peer = launcher.peer(cluster)
     chief = f"the chief at {peer.address}"
@@ -55,13 +52,13 @@ def _run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None) -
             place = peer.meet(launcher.start_timeout, lambda text: _say(f"{task.name}: {text}"))
             cluster = launcher.placed(cluster, place)
             chief = f"the chief at {peer.address}"
-            rundir = _folder(config, cluster, place, chosen)
+            rundir = _folder(spec.config, cluster, place, chosen)
             launcher.start_own(rundir, dataclasses.replace(cluster, job=place.job))
             signals.started = True
             _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
             why = _follow(task, launcher, peer, signals)
         except KeyboardInterrupt:
-            return errors.FAILED
+            return Outcome(errors.FAILED)
         finally:
             signals.started = True
             silent = peer.silent(3 * BEAT)
@@ -89,7 +86,7 @@ def _run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None) -
         with contextlib.suppress(ValueError):  # it was there before
             writing.discard(rundir.path)
     _say(f"{task.name}: ended with exit code {code}")
-    return code
+    return Outcome(code)
 
 
 def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:

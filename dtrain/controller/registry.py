@@ -2,7 +2,7 @@
 
 A command is a function ``main`` in a module of ``dtrain/controller/commands``, which is found by
 its name; the module's docstring is its help. ``python -m dtrain NAME TARGET WORD=VALUE ...`` calls
-``main(target, options, overrides)``.
+``main(target, options, overrides)``, with those of the three that the command takes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
@@ -62,8 +62,8 @@ class Command:
 
     Attributes:
         name: of it, and of its module.
-        work: does it: given the target (the targets, where there may be several; nothing, where
-            there is none), the options, and the overrides where it takes some.
+        work: does it: given the target (the targets, where there may be several), the options, and
+            the overrides, each where it takes some.
         about: its help.
         on: what it works on; None: nothing.
         options: its words. Those of an :class:`~dtrain.config.schema.running.Action` are keys of a
@@ -101,8 +101,9 @@ class Command:
                 for place, word in zip(targets, far, strict=True):
                     remote.refuse_copy(Path(place), word)
             first = [] if self.on is None else [targets] if self.on.several else targets
+            own = [] if options is None else [options]
             more = [] if self.overrides is None else [overrides]
-            code = int(self.work(*first, options, *more))
+            code = int(self.work(*first, *own, *more))
             if far and self.writes and not all([remote.push(Path(each)) for each in targets]):
                 code = code or errors.FAILED
             return code
@@ -116,7 +117,8 @@ class Command:
         """Sort the words of a command line.
 
         Returns:
-            (targets, options, overrides and options of Hydra's).
+            (targets; options, None where they are overrides or there are none; overrides and
+            options of Hydra's).
 
         Raises:
             UsageError: one is none of these, a value is not accepted, or the target is missing.
@@ -124,25 +126,25 @@ class Command:
         targets: list[str] = []
         values: dict[str, str] = {}
         rest: list[str] = []
-        left = iter(words)
-        for word in left:
+        remaining = iter(words)
+        for word in remaining:
             sign, name, value = parse(word)
             key = name.lstrip("-").replace("-", "_") if name.startswith("--") else name
             is_path = is_far(word) or os.path.exists(word)
             if self.overrides is not None and name in _CONFIG_DIR:
-                rest += [word] if value is not None else [word, next(left, "")]
+                rest += [word] if value is not None else [word, next(remaining, "")]
             elif key in self.keys and not sign and (value is not None or key != name):
-                values[key] = self._value(key, value, left).strip("'\"")
+                values[key] = self._value(key, value, remaining).strip("'\"")
             elif not word.startswith("-") and (value is None or (is_path and not targets)):
                 targets.append(word)
             elif name.startswith("--") and value is None:
-                self._refuse(f"{word}={next(left, '')}")
+                self._refuse(f"{word}={next(remaining, '')}")
             elif name.startswith("-") or not self._takes(name):
                 self._refuse(word)
             else:
                 rest.append(word)
         self._check(targets)
-        if issubclass(self.options, Action):
+        if self.options is Options or issubclass(self.options, Action):
             return targets, None, [*rest, *(f"action.{key}={values[key]}" for key in values)]
         try:
             return targets, self.options.model_validate(values), rest
@@ -159,25 +161,25 @@ class Command:
     @functools.cached_property
     def _fields(self) -> dict[str, str]:
         """The fields of its words, by the words."""
-        given = ("_target_", "run")  # of an action, which the command itself sets
         fields = {key_of(*each): each[0] for each in self.options.model_fields.items()}
-        return {key: name for key, name in fields.items() if key not in given}
+        set_by_command = ("_target_", "run")  # of an action
+        return {key: name for key, name in fields.items() if key not in set_by_command}
 
     def _accepted(self, key: str) -> str:
         field = self.options.model_fields[self._fields[key]]
         return accepted(field.annotation, tuple(field.metadata))
 
-    def _value(self, key: str, value: str | None, left: Any) -> str:
+    def _value(self, key: str, value: str | None, remaining: Iterator[str]) -> str:
         """Return the value of an option: behind ``=``, or the next word; a switch has none."""
         if value is not None:
             return value
         field = self.options.model_fields[self._fields[key]]
-        return "true" if field.annotation is bool else next(left, "")
+        return "true" if field.annotation is bool else next(remaining, "")
 
     def _takes(self, name: str) -> bool:
         groups, head = self.overrides, re.split(r"[./]", name)[0]
-        known = head not in (self.name, "action")  # the keys of an action are words here
-        return groups is not None and known and (not groups or head in groups)
+        is_own = head in (self.name, "action")  # the keys of an action are words here
+        return groups is not None and not is_own and (not groups or head in groups)
 
     def _check(self, targets: list[str]) -> None:
         """Refuse a target that is missing, or empty, and what is one too many."""
@@ -264,7 +266,8 @@ def complete(line: str) -> tuple[list[str], bool]:
         line: as far as it is typed.
 
     Returns:
-        (commands, or words of the command that is typed; whether Hydra knows no others).
+        (names of commands, or words and values of the command that is typed; whether these are all:
+        of a training Hydra completes the keys).
     """
     *before, last = line.split(" ")
     words = [word for word in before if word not in ("", "python", "-m", "dtrain")]

@@ -134,10 +134,11 @@ def explained(failure: Failure, cluster: Cluster, rundir: RunDir, events: list[J
     """
     assert failure.task is not None
     log = rundir.log(failure.task)
-    own = said(events) if failure.task == cluster.chief.name else None
+    is_chief = failure.task == cluster.chief.name
+    own = said(events) if is_chief else None
     if own is None or not own.startswith(failure.reason or ""):  # else it is the whole of that
         own = failure.reason
-    place = failure.place or last(events, "error").get("place") if own else None
+    place = failure.place or (last(events, "error").get("place") if own and is_chief else None)
     reason = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or None
     return dataclasses.replace(
         failure, reason=reason, place=place, log=str(log.relative_to(rundir.path))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 #: Where it is collected; None of a command that was typed.
-_found: dict[str, Any] | None = None
+_collected: dict[str, Any] | None = None
 _drawn = False
 
 
@@ -22,19 +22,18 @@ def asked(drawn: bool = False) -> Iterator[dict[str, Any]]:
     Args:
         drawn: whoever calls it draws the progress itself.
     """
-    global _found, _drawn
-    found: dict[str, Any] = {}
-    _found, _drawn = found, drawn
+    global _collected, _drawn
+    _collected, _drawn = {}, drawn
     try:
-        yield found
+        yield _collected
     finally:
-        _found, _drawn = None, False
+        _collected, _drawn = None, False
 
 
 def note(**values: Any) -> None:
     """Leave values by name."""
-    if _found is not None:
-        _found.update(values)
+    if _collected is not None:
+        _collected.update(values)
 
 
 def error(text: str, key: str | None = None) -> None:
@@ -44,11 +43,11 @@ def error(text: str, key: str | None = None) -> None:
         text: of several the lines stand one below the other.
         key: of a :class:`dtrain.errors.UsageError`.
     """
-    if _found is None:
+    if _collected is None:
         print(f"error: {text}", file=sys.stderr)
     else:
-        note(error="\n".join(filter(None, [_found.get("error"), text])))
-        note(key=_found.get("key", key))
+        texts = filter(None, (_collected.get("error"), text))
+        note(error="\n".join(texts), key=_collected.get("key", key))
 
 
 def is_drawn() -> bool:

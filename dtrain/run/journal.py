@@ -16,7 +16,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
                 (:data:`MetricsKind`)
 ``file``        ``step``, ``name``, ``path`` below the run folder, ``kind`` (``image``, ``table`` or
                 ``file``): what user code has logged
-``tag``         ``step``, ``name``, ``value``: likewise
+``tag``         ``step``, ``name``, ``value``: what user code has set
 ``checkpoint``  ``step``, ``path``
 ``objective``   ``objective``, ``objective_mode``: chosen at the end of an epoch, as its metrics
                 were not known at the start

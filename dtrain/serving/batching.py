@@ -18,7 +18,7 @@ import numpy as np
 from prometheus_client import Histogram
 from starlette.exceptions import HTTPException
 
-from dtrain.serving.options import Options
+from dtrain.serving.options import ServeOptions
 from dtrain.serving.signature import Signature
 
 #: Runs the model: inputs by name to outputs by name.
@@ -51,7 +51,7 @@ class Batcher:
         waiting: rows that wait or are computed.
     """
 
-    def __init__(self, run: Run, signature: Signature, options: Options):
+    def __init__(self, run: Run, signature: Signature, options: ServeOptions):
         self.signature, self.waiting = signature, 0
         self._run, self._options = run, options
         self._queue: collections.deque[_Item] = collections.deque()

@@ -4,13 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtrain.config import fields
-from dtrain.config.fields import FileName, Line, within
+from dtrain.config.fields import FileName, Line, Options, within
 from dtrain.config.schema.running import Checkpoint
 
 
-class Options(fields.Options):
-    """The words of the command."""
+class ServeOptions(Options):
+    """Options of ``serve``."""
 
     follow: bool = False
     """Load newer versions as they appear."""

@@ -37,7 +37,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from dtrain.errors import DtrainError, printable
 from dtrain.files.fields import Json
 from dtrain.serving.batching import Batcher
-from dtrain.serving.options import Options
+from dtrain.serving.options import ServeOptions
 from dtrain.serving.signature import InferRequest, Invocation, Signature, labels, model_inputs
 
 #: Seconds that an idle connection is kept: longer than clients and proxies do.
@@ -271,7 +271,7 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 def _next(
-    load: Callable[[str], Any], options: Options, link: Connection, serves: Signature | None
+    load: Callable[[str], Any], options: ServeOptions, link: Connection, serves: Signature | None
 ) -> tuple[str, Batcher] | None:
     """Load the version that the command asks for, and try it; None where it cannot serve.
 
@@ -292,7 +292,7 @@ def _next(
 
 
 def run(
-    load: Callable[[str], Any], options: Options, token: str | None, link: Connection,
+    load: Callable[[str], Any], options: ServeOptions, token: str | None, link: Connection,
     listener: socket.socket,
 ) -> None:  # fmt: skip
     """Serve until the end of ``link``.

@@ -160,12 +160,9 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
 
 
 def _report(
-    journal: Journal | None,
-    error: BaseException,
-    message: str,
-    say: Callable[[str], None],
+    journal: Journal | None, error: BaseException, message: str, say: Callable[[str], None],
     place: str = "",
-) -> None:
+) -> None:  # fmt: skip
     kind = "usage" if isinstance(error, UsageError) else "training"
     message = secrets.mask(message)
     # A line that is short enough for a pipe: other tasks than the chief have no journal.

@@ -208,7 +208,7 @@ def logged(rundir: RunDir, event: Json) -> Path | None:
 
     Args:
         rundir: of the run.
-        event: ``file`` of its journal, which may be anybody's.
+        event: ``file`` of its journal, whose path is not trusted.
     """
     path = rundir.path / event["path"]
     parts = path.relative_to(rundir.path).parts if path.is_relative_to(rundir.logged) else ("..",)

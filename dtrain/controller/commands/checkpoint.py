@@ -117,6 +117,6 @@ def show(path: Path) -> int:
 @command(
     Target("RUN", "a run folder, its folder checkpoints, or one of these; latest: the newest run")
 )
-def main(path: str, options: object) -> int:
+def main(path: str) -> int:
     """List the checkpoints of a run, or one, and return the exit code."""
     return show(Path(path))

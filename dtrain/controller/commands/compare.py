@@ -26,8 +26,8 @@ from dtrain.host import answer, pyproject
 from dtrain.run.folder import RunDir
 
 
-class Compare(Options):
-    """The words of the command."""
+class CompareOptions(Options):
+    """Options of ``compare``."""
 
     baseline: Line | None = None
     """The run to compare with: its name in the table, its folder or id, or an override
@@ -43,7 +43,7 @@ class Compare(Options):
     """Tracking store of the ids; null: the embedded one in ./outputs."""
 
 
-def _find(runs: list[str], options: Compare) -> Comparison:
+def _find(runs: list[str], options: CompareOptions) -> Comparison:
     ids = [each for each in runs if load_tracked.is_id(each)]
     folders = [Path(each) for each in runs if each not in ids]
     found, sweep = of_folders(folders) if folders else ([], None)
@@ -64,8 +64,8 @@ def _compare_bits(folders: list[str]) -> int:
     return errors.OK if same else errors.FAILED
 
 
-@command(RUNS, Compare)
-def main(runs: list[str], options: Compare) -> int:
+@command(RUNS, CompareOptions)
+def main(runs: list[str], options: CompareOptions) -> int:
     """Compare runs, and return the exit code."""
     if options.bits:
         return _compare_bits(runs)

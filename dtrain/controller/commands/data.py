@@ -36,8 +36,8 @@ from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
 
 
-class Show(Options):
-    """The words of the command."""
+class DataOptions(Options):
+    """Options of ``data``."""
 
     examples: Annotated[int, within(0, 1000)] = 3
     """So many of the first examples are shown."""
@@ -60,7 +60,7 @@ class Data(cli.OneConfiguration):
 
     name = "data"
 
-    def __init__(self, given: Show):
+    def __init__(self, given: DataOptions):
         self._given = given
         self._activity = Activity()
         self._pictures: Json | None = None
@@ -138,8 +138,8 @@ def _check(path: Path | None) -> None:
                hint="images=FILE.png")  # fmt: skip
 
 
-@command(None, Show, overrides=())
-def main(options: Show, overrides: list[str]) -> int:
+@command(None, DataOptions, overrides=())
+def main(options: DataOptions, overrides: list[str]) -> int:
     """Show the data of a configuration, and return the exit code."""
     _check(None if options.images is None else Path(options.images))
     return cli.composed(overrides, Data(options))

@@ -144,7 +144,7 @@ class Doctor(cli.OneConfiguration):
 
 
 @command(overrides=())
-def main(options: object, overrides: list[str]) -> int:
+def main(overrides: list[str]) -> int:
     """Show what a run of a configuration would need, and return the exit code."""
     doctor = Doctor()
     doctor.begin()

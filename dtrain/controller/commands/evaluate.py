@@ -97,6 +97,6 @@ class Evaluate(Derived):
 
 
 @command(RUN, running.Evaluate, overrides=(), writes=True)
-def main(run: str, options: object, overrides: list[str]) -> int:
+def main(run: str, overrides: list[str]) -> int:
     """Evaluate checkpoints of a run, and return the exit code."""
     return start(run, overrides, Evaluate)

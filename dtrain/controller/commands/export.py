@@ -42,8 +42,8 @@ def _format(value: Plain) -> str | None:
 _Format = Annotated[str, Form(", ".join(FORMATS), _format, "savedmodel")]
 
 
-class Words(Options):
-    """The words of the command."""
+class ExportOptions(Options):
+    """Options of ``export``."""
 
     format: list[_Format] | None = None
     """Formats, with commas between; null: savedmodel, of a plain module pt2."""
@@ -69,7 +69,7 @@ class Export(OfModel):
 
     name = "export"
 
-    def __init__(self, run: str, options: Words):
+    def __init__(self, run: str, options: ExportOptions):
         super().__init__(run, options.checkpoint, options.weights)
         self._options = options
 
@@ -154,7 +154,7 @@ def _shown(tensors: list[Tensor]) -> str:
     )
 
 
-@command(RUN, Words, overrides=("dataset",), writes=True)
-def main(run: str, options: Words, overrides: list[str]) -> int:
+@command(RUN, ExportOptions, overrides=("dataset",), writes=True)
+def main(run: str, options: ExportOptions, overrides: list[str]) -> int:
     """Export the model of a run, and return the exit code."""
     return cli.composed(overrides, Export(run, options))

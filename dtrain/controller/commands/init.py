@@ -55,6 +55,6 @@ def _points() -> str:
 
 
 @command(Target("DIR", "a folder that is empty or new", is_run=False))
-def main(folder: str, options: object) -> int:
+def main(folder: str) -> int:
     """Write a project, and return the exit code."""
     return write(Path(folder))

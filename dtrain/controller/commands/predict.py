@@ -150,6 +150,6 @@ class Predict(Derived):
 
 
 @command(RUN, Options, overrides=(), writes=True)
-def main(run: str, options: object, overrides: list[str]) -> int:
+def main(run: str, overrides: list[str]) -> int:
     """Predict rows, and return the exit code."""
     return start(run, overrides, Predict)

@@ -39,8 +39,8 @@ from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
 
 
-class Words(Options):
-    """The words of the command."""
+class PromoteOptions(Options):
+    """Options of ``promote``."""
 
     alias: Alias | None = None
     """Alias that is to name the model."""
@@ -66,7 +66,7 @@ class Promote(OfModel):
 
     name = "promote"
 
-    def __init__(self, run: str, options: Words):
+    def __init__(self, run: str, options: PromoteOptions):
         super().__init__(run, options.checkpoint, options.weights)
         self._options, self._condition = options, options.if_ or ""
 
@@ -191,7 +191,7 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
         os.close(lock)
 
 
-@command(RUN, Words, overrides=("dataset",), writes=True)
-def main(run: str, options: Words, overrides: list[str]) -> int:
+@command(RUN, PromoteOptions, overrides=("dataset",), writes=True)
+def main(run: str, options: PromoteOptions, overrides: list[str]) -> int:
     """Promote the model of a run, and return the exit code."""
     return cli.composed(overrides, Promote(run, options))

@@ -303,6 +303,6 @@ def _say(text: str) -> None:
 
 
 @command(RUN)
-def main(run: str, options: object) -> int:
+def main(run: str) -> int:
     """Repeat a run, and return the exit code."""
     return replay(read(run))

@@ -39,7 +39,7 @@ from dtrain.host import forkserver
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
 from dtrain.run.follow import Followed
-from dtrain.serving.options import Options
+from dtrain.serving.options import ServeOptions
 from dtrain.tracking.mlflow.store import SCHEME, Registered
 
 #: The variable with the token that requests bring; empty: requests need none.
@@ -56,7 +56,7 @@ class _Command:
         own: a folder for files of versions, removed at the end.
     """
 
-    def __init__(self, given: str, options: Options, listener: socket.socket, own: Path):
+    def __init__(self, given: str, options: ServeOptions, listener: socket.socket, own: Path):
         self.given, self.options, self.listener, self.own = given, options, listener, own
         self.activity, self._server = Activity(), Server(self._start, self._say)
 
@@ -166,7 +166,7 @@ class _Run(OfModel):
         return Version(step, made.path)
 
 
-def _listening(given: str, options: Options) -> socket.socket:
+def _listening(given: str, options: ServeOptions) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
@@ -189,7 +189,7 @@ def _listening(given: str, options: Options) -> socket.socket:
                          typed="host=127.0.0.1") from None  # fmt: skip
 
 
-def _serve(given: str, options: Options, overrides: list[str], own: Path) -> int:
+def _serve(given: str, options: ServeOptions, overrides: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
     if not is_model and not path.is_dir():
         refuse("MODEL", "is no run folder, no model of a registry and no export", path,
@@ -392,9 +392,9 @@ class Server:
 @command(
     Target("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or the folder of an "
            "export; latest: the newest run"),
-    Options, overrides=("dataset",),
+    ServeOptions, overrides=("dataset",),
 )  # fmt: skip
-def main(model: str, options: Options, overrides: list[str]) -> int:
+def main(model: str, options: ServeOptions, overrides: list[str]) -> int:
     """Serve a model until the end, and return the exit code."""
     with tempfile.TemporaryDirectory(prefix="dtrain-serve-", ignore_cleanup_errors=True) as own:
         return _serve(model, options, overrides, Path(own))

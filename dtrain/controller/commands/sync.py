@@ -101,10 +101,10 @@ def _chosen(words: list[str]) -> Node:
     chosen = Chosen()
     if (code := cli.composed(words, chosen)) != errors.OK:
         raise SystemExit(code)  # it is printed what is wrong
+    tracking = chosen.tracking
     if "tracking.experiment" not in map(key_of, words):  # that of the run
-        found = chosen.tracking
-        return Node({key: found[key] for key in found if key != "experiment"})
-    return chosen.tracking
+        return Node({key: tracking[key] for key in tracking if key != "experiment"})
+    return tracking
 
 
 class Chosen(cli.Command):
@@ -175,16 +175,16 @@ class Late(OfModel):
         return errors.OK
 
 
-class Words(Options):
-    """The words of the command."""
+class SyncOptions(Options):
+    """Options of ``sync``."""
 
     uri: Line | None = Field(None, alias="tracking.uri")
     """Tracking store; null: the run's own."""
 
 
-@command(Target("RUN", "a run folder, or that of a sweep; latest: the newest run"), Words,
+@command(Target("RUN", "a run folder, or that of a sweep; latest: the newest run"), SyncOptions,
          overrides=("tracking",))  # fmt: skip
-def main(folder: str, options: Words, overrides: list[str]) -> int:
+def main(folder: str, options: SyncOptions, overrides: list[str]) -> int:
     """Upload what is missing, and return the exit code."""
     uri = options.uri
     if overrides and uri is not None:  # a key of the trackers that are typed

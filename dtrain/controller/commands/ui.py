@@ -122,8 +122,8 @@ def _free(port: int) -> int:
                          typed="port=0") from None  # fmt: skip
 
 
-class Words(Options):
-    """The words of the command."""
+class UIOptions(Options):
+    """Options of ``ui``."""
 
     port: Annotated[int, within(0, 65535)] = 0
     """Port of the server; 0: a free one."""
@@ -131,7 +131,7 @@ class Words(Options):
     """Folder of mlflow.db; null: that of runs, outputs."""
 
 
-@command(None, Words)
-def main(options: Words) -> int:
+@command(None, UIOptions)
+def main(options: UIOptions) -> int:
     """Serve the UI, and return the exit code."""
     return serve(Path(options.output_dir or pyproject.output_dir()), options.port)

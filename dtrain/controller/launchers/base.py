@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -161,6 +162,12 @@ class Launcher(ABC):
 
     def farewell(self, code: int) -> None:  # noqa: B027 - an optional hook
         """Called once when the job is over, with the command's exit code."""
+
+
+def run_of(module: str) -> Callable[[Any], Outcome]:
+    """Return ``run`` of a module, by its name: it imports the launcher that it works for."""
+    run: Callable[[Any], Outcome] = importlib.import_module(module).run
+    return run
 
 
 class LocalProcesses(ABC):

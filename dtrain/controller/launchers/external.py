@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-import importlib
 import os
 import re
 import secrets
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.base import Launcher, run_of
 from dtrain.controller.launchers.cluster_env import platforms, slurm, tf_config
 from dtrain.controller.launchers.cluster_env.base import (
     ClusterEnvironment,
@@ -214,9 +213,7 @@ class Env(Local):
         """Return what runs one task, where this is not the chief's command."""
         if self.own(cluster) == cluster.chief:
             return None
-        # By name: it imports this module.
-        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.own_task").run
-        return run
+        return run_of("dtrain.controller.own_task")
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the own task alone: the other commands follow theirs."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import inspect
 import json
 import math
@@ -20,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.controller.launchers.base import Elsewhere, Launcher
+from dtrain.controller.launchers.base import Elsewhere, Launcher, run_of
 from dtrain.controller.launchers.cluster_env.platforms import VARIABLES
 from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
@@ -85,9 +84,7 @@ class Kubernetes(Elsewhere):
 
     def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome]:
         """Return what writes the manifest, or creates the job and follows it."""
-        # By name: it imports this module.
-        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.k8s_job").run
-        return run
+        return run_of("dtrain.controller.k8s_job")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dtrain.host.forkserver import Process
 from dtrain.run.cluster import Cluster
 
 if TYPE_CHECKING:
-    from dtrain.serving.options import Options
+    from dtrain.serving.options import ServeOptions
 
 #: Seconds between two calls of ``waiting``.
 _TURN = 1.0
@@ -113,7 +113,7 @@ def _end(code: int | None) -> str:
 
 
 def _serve(
-    options: Options, token: str | None, link: Connection, listener: socket.socket,
+    options: ServeOptions, token: str | None, link: Connection, listener: socket.socket,
     output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -143,7 +143,7 @@ class ModelProcess(Process):
     """
 
     def __init__(
-        self, environment: dict[str, str], options: Options, token: str | None,
+        self, environment: dict[str, str], options: ServeOptions, token: str | None,
         listener: socket.socket,
     ):  # fmt: skip
         self.link, theirs = Pipe()

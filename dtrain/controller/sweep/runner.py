@@ -35,7 +35,7 @@ from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.errors import DtrainError
 from dtrain.files.fields import Json
-from dtrain.run.failure import Failure
+from dtrain.run.failure import Failure, Kind
 
 #: Number of the job, what has happened, and more about it.
 News = queue.SimpleQueue[tuple[int, str, Any]]
@@ -261,7 +261,8 @@ class Runner:
                     view=watch, began=began,
                 ))  # fmt: skip
         except DtrainError as error:
-            outcome = Outcome(error.exit_code, failure=Failure("failed", reason=str(error)))
+            kind: Kind = "refused" if error.exit_code == errors.USAGE else "failed"
+            outcome = Outcome(error.exit_code, failure=Failure(kind, reason=str(error)))
         except Exception as error:  # of ours: the other jobs continue
             traceback.print_exc()
             why = f"{type(error).__name__}: {error}"

@@ -56,7 +56,7 @@ class Agents(Launcher, LocalProcesses):
         """
 
     def variables(self) -> dict[str, str]:
-        """Return variables of this command's environment, and of it, that tasks need as well."""
+        """Return the variables that tasks get: this command's own, and what it grants to them."""
         return {**facts.own(), **python_path.handed()}
 
     def connect(self) -> list[Host]:

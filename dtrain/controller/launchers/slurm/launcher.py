@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import os
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.base import Elsewhere, Launcher
+from dtrain.controller.launchers.base import Elsewhere, Launcher, run_of
 from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.external import auto
 from dtrain.controller.launchers.local import Local
@@ -81,9 +80,7 @@ class Slurm(Elsewhere):
 
     def delegate(self, cluster: Cluster) -> Callable[[Any], Outcome]:
         """Return what submits a job, and follows it."""
-        # By name: it imports this module.
-        run: Callable[[Any], Outcome] = importlib.import_module("dtrain.controller.slurm_job").run
-        return run
+        return run_of("dtrain.controller.slurm_job")
 
     def part(self, machine: Machine) -> Machine:
         """Return what SLURM is asked for on each node."""
