@@ -52,7 +52,7 @@ class EarlyStopping:
         ({"validation_data": (X, Y)}, r"validation_data=.*hint: validation=\(x, y\)"),
         ({"x": X, "y": Y}, r"x=.*hint: data=\(x, y\)"),
         ({"verbose": 0}, "verbose=0: .*: show=False"),
-        ({"lr": 0.1}, "lr=0.1: .*: learning_rate=0.001"),
+        ({"lr": 0.1}, "lr=0.1: .*: learning_rate=0.1"),
         ({"shuffle": False}, "shuffle=False: .*dataset.shuffle=none"),
         ({"optimizer": SGD()}, "is SGD, and no value.*optimizer='sgd'"),
         ({"strategy": object()}, "no value.*strategy='mirrored'"),

@@ -169,6 +169,8 @@ def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageErro
 
     near = nearest(name, known)
     usual = suggest.tables()["keyword"].get(name, {}).get("typed")
+    if usual and suggest.VALUE in usual:
+        usual = usual.replace(suggest.VALUE, written(value, name))
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"

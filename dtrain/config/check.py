@@ -236,22 +236,26 @@ def refusal(
     field, top = _at(kind, parts)[1], f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
     whole = error["input"] if composed is None else targets.plain(OmegaConf.select(composed, top))
-    advice = _advice(kind, parts, top, whole, _near(whole, error["input"], words))
+    names = words.rpartition(" each ")[2].removesuffix(", or null").split(", ")
+    if what == "literal_error":  # it may be one of several kinds that are accepted
+        names = re.findall("'(.*?)'", facts["expected"])
+    advice = _advice(kind, parts, top, whole, _near(whole, error["input"], names))
     return UsageError(path, why, value, accepted=words, **advice)
 
 
-def _near(whole: Plain, wrong: Plain, words: str) -> Plain:
-    """Return a text, or a list of texts, with the nearest accepted one in the place of a wrong one.
+def _near(whole: Plain, wrong: Plain, names: list[str]) -> Plain:
+    """Return a value, or a list or mapping of such, with the name that is meant by a wrong one.
 
     Args:
         whole: the value.
         wrong: it, or what is wrong in it.
-        words: what is accepted, with commas between; None is returned where none of it is near.
+        names: that are accepted; None is returned where none of them is near.
     """
-    names = words.rpartition(" each ")[2].removesuffix(", or null").split(", ")
     near = nearest(wrong, names) if isinstance(wrong, str) and " " not in "".join(names) else None
     if near is None or whole == wrong:
         return near
+    if isinstance(whole, Mapping):
+        return {name: near if each == wrong else each for name, each in whole.items()}
     return [near if each == wrong else each for each in whole] if isinstance(whole, list) else None
 
 

@@ -104,16 +104,16 @@ def _singles(word: str) -> Iterator[Override]:
     try:
         override = parser.parse_override(word)
     except HydraException:
+        problem = "cannot be read"
+        if word[:1] in ("'", '"'):
+            typed, problem = parse(word.strip("'\"")), "is in quotes that the shell has not taken"
         key, value = f"{typed.sign}{typed.name}", typed.value or ""
-        function, _, inner = value.partition("(")
         name = key.strip("\u2014\u2013")  # dashes, which editors of text make of "--"
-        advice = suggest.known(name, value) or {"hint": f"'{key}=\"VALUE\"', in quotes"}
+        advice = suggest.drawn(key, value) or suggest.known(name, value)
         if value[:1] in ("[", "{"):
             advice = {"hint": f"the whole in quotes, which the shell takes: '{key}={value[0]}...'"}
-        elif (row := suggest.tables()["function"].get(function)) is not None:
-            ours = row["typed"].replace("VALUES", inner.rstrip(")"))
-            advice = {"typed": f"-m hydra/sweeper=random {suggest.quoted(key, ours)}"}
-        refuse(key, "cannot be read", value, accepted="KEY=VALUE in Hydra's grammar", **advice)
+        advice = advice or {"hint": f"'{key}=\"VALUE\"', in quotes"}
+        refuse(key, problem, value, accepted="KEY=VALUE in Hydra's grammar", **advice)
     if not override.is_sweep_override():
         yield override
         return

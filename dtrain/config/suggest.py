@@ -116,7 +116,15 @@ def assigned(key: str, value: str, but: str | None = None) -> Advice:
 
 def corrected(key: str, value: str) -> Advice:
     """Return what was meant by a value that a key does not take; nothing where nothing is near."""
-    return assigned(key, value, but=value)
+    return drawn(key, value.strip("'\"")) or assigned(key, value, but=value)
+
+
+def drawn(key: str, value: str) -> Advice:
+    """Return a search for a function that other tools draw values by, such as ``loguniform(``."""
+    function, bracket, bounds = value.partition("(")
+    row = tables()["function"].get(function) if bracket else None
+    ours = row and row["typed"].replace("VALUES", bounds.rstrip(")"))
+    return {"typed": f"-m hydra/sweeper=random {quoted(key, ours)}"} if ours else {}
 
 
 def _readings(key: str, value: str) -> Iterator[str]:

@@ -131,7 +131,7 @@ Features = Annotated[
 ]  # fmt: skip
 Kinds = Annotated[
     dict[int | f.Line, Kind | Annotated[str, _DATE]], MinLen(1), BeforeValidator(_kinds),
-    f.Form("kinds or forms by column", example="{city: category, note: text, id: skip}"),
+    f.Form("kinds or forms by column", example="{COLUMN: category}"),
 ]  # fmt: skip
 Cells = Annotated[
     list[Annotated[str, Field(max_length=1000)] | int | float], f.items(1, 1000),
