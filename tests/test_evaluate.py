@@ -101,6 +101,8 @@ def test_the_bits_of_the_run_and_once_only(run: RunDir, capfd: Any) -> None:
 
     assert here("evaluate", "run", "dataset.validation_examples=60") == 2
     assert "prefix=test: stands for other examples" in capfd.readouterr().err
+    assert here("evaluate", "run", "by=lable") == 2
+    assert "type: by=label" in capfd.readouterr().err
     assert len(list((run.path / "evaluations").iterdir())) == 3
 
 

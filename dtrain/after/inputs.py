@@ -16,7 +16,7 @@ from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.nest import Leaf
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError, refuse
+from dtrain.errors import UsageError, nearest, refuse
 from dtrain.run import identity
 from dtrain.run.folder import RunDir
 from dtrain.task.data import reading
@@ -169,8 +169,12 @@ def _values(source: Source, examples: int, by: str) -> tuple[np.ndarray, list[st
     if values is None:
         values = _read(source, examples, by)
     if values is None:
-        table = "is neither a column of the dataset's table nor one of its inputs"
-        raise _refused(by, "the dataset has not one array of targets" if is_label else table)
+        if is_label:
+            raise _refused(by, "the dataset has not one array of targets")
+        x, *_ = reading.arrays(source, np.arange(1))
+        near = nearest(by, [LABEL, *(x if isinstance(x, dict) else ())])
+        raise _refused(by, "is neither a column of the dataset's table nor one of its inputs",
+                       typed=near and f"by={near}")  # fmt: skip
     return np.asarray(values)[:examples], list(source.info.class_names()) if is_label else []
 
 
@@ -198,6 +202,6 @@ def _name(value: Leaf, words: list[str]) -> str:
     return str(value)
 
 
-def _refused(by: str, problem: str) -> UsageError:
-    return UsageError("by", problem, by,
-                      accepted="label, a column of a table, or the name of an input")  # fmt: skip
+def _refused(by: str, problem: str, typed: str | None = None) -> UsageError:
+    accepted = "label, a column of a table, or the name of an input"
+    return UsageError("by", problem, by, accepted=accepted, typed=typed)

@@ -137,17 +137,18 @@ def predict(
 
 
 def export(
-    run: Run | str | os.PathLike[str], to: str | Sequence[str] = "savedmodel", *,
+    run: Run | str | os.PathLike[str], format: str | Sequence[str] = "savedmodel", *,
     checkpoint: str | int | None = None, weights: str | None = None, name: str | None = None,
-    show: bool = True,
+    to: str | os.PathLike[str] | None = None, show: bool = True,
 ) -> Path:  # fmt: skip
     """Write the model of a run down, and compare what it computes with Keras.
 
     Args:
         run: whose, or its folder.
-        to: ``savedmodel``, ``onnx``, ``litert``, ``keras`` or ``weights``, or several of them.
+        format: ``savedmodel``, ``onnx``, ``litert``, ``keras`` or ``weights``, or several of them.
         checkpoint, weights: as of :func:`evaluate`; one checkpoint.
         name: of the model.
+        to: folder in which the model gets one of its own; None: ``exports`` of the run folder.
         show: print what is reported.
 
     Returns:
@@ -156,10 +157,10 @@ def export(
     Raises:
         DtrainError: one could not be written, or computes something else, and is not kept.
     """
-    to = to if isinstance(to, str | None) else ",".join(map(str, to))
-    words = command.words(
-        {"format": to, "checkpoint": checkpoint, "weights": weights, "name": name}
-    )
+    formats = format if isinstance(format, str) else ",".join(format)
+    words = command.words({
+        "format": formats, "checkpoint": checkpoint, "weights": weights, "name": name, "to": to
+    })  # fmt: skip
     run = _run(run)
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), training.trust_of(run.path))

@@ -26,7 +26,7 @@ from dtrain.controller import cli, exporting
 from dtrain.controller.derived import OfModel, wait_for_first
 from dtrain.controller.registry import RUN, command
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import UsageError, printable
+from dtrain.errors import UsageError, printable, refuse
 from dtrain.host import answer
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
@@ -157,4 +157,8 @@ def _shown(tensors: list[Tensor]) -> str:
 @command(RUN, ExportOptions, overrides=("dataset",), writes=True)
 def main(run: str, options: ExportOptions, overrides: list[str]) -> int:
     """Export the model of a run, and return the exit code."""
+    if options.to in FORMATS:
+        refuse("to", "is a format, and to= names a folder", options.to,
+               accepted=f"a folder, ./{options.to} of one that is called so",
+               typed=f"format={options.to}")  # fmt: skip
     return cli.composed(overrides, Export(run, options))
