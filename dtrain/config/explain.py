@@ -193,6 +193,8 @@ def _refuse_option(group: str, option: str, options: list[str]) -> None:
 
 def _check_key(tree: DictConfig, override: Override) -> None:
     """Refuse ``a.b=value`` where the groups that are chosen have no such key."""
+    if override.is_force_add():  # also keys of a user's own, project.NAME
+        return
     key, value = override.key_or_group, _raw(override)
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(tree, parent) if parent else tree
@@ -202,7 +204,7 @@ def _check_key(tree: DictConfig, override: Override) -> None:
                accepted=", ".join(sorted(str(each) for each in tree if each != "hydra")),
                **(advice or _HELP))  # fmt: skip
     if override.is_add():
-        if name in {*node} and not override.is_force_add():
+        if name in {*node}:
             refuse(key, "is a key already, which no + adds", value, accepted=f"{key}=VALUE",
                    **(suggest.assigned(key, value) or {"hint": f"{key}=VALUE"}))  # fmt: skip
     elif name not in (names := sorted(str(each) for each in node)):
