@@ -67,8 +67,7 @@ def test_a_secret_of_the_environment_stays_there() -> None:
         "which": "HF_TOKEN", "plain": "no s3cr3t", "dataset": {"_target_": "dtrain.s3cr3t"},
     }  # fmt: skip
     assert config.c == "https://host/s3cr3t/x"
-    assert config.pin.password == 1234
-    assert config.login.user == "me"
+    assert (config.pin.password, config.login.user) == (1234, "me")
     again = OmegaConf.create(text)  # as a task reads it
     assert targets.plain(again) == targets.plain(config)
 
@@ -88,8 +87,7 @@ def test_what_was_typed_moves_to_the_environment() -> None:
         "list": [{"secret": "${oc.env:DTRAIN_SECRET_LIST_0_SECRET}"}],
         "same": "abc",
     }  # fmt: skip
-    assert config.dataset.api_key == "abc"
-    assert config.dataset.password == 12
+    assert (config.dataset.api_key, config.dataset.password) == ("abc", 12)
     assert config.uri == "http://me:pw@host/?token=t&x=1"
 
 

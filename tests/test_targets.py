@@ -15,8 +15,10 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 
 SOURCE = """
+import functools
 import os
 from os import system as imported
+from dtrain import datasets
 from dtrain.config import targets, trust
 
 class Made:
@@ -24,19 +26,18 @@ class Made:
         self.given = given
 
     @classmethod
-    def other(cls, a):
-        return cls(other=a)
+    def other(cls, a): return cls(other=a)
 
 def make(a, b=2, *, input_shape=None, classes=None):
     return {"a": a, "b": b, "input_shape": input_shape, "classes": classes}
 
-def takes_none():
-    return 1
+def takes_none(): return 1
+def needs(first, second): return first, second
 
+@functools.wraps(datasets.synthetic)
+def data(**options): return "data"
 
-def needs(first, second):
-    return first, second
-
+bound = functools.partial(dict, a=3)
 NUMBER = 3
 """
 
@@ -187,12 +188,6 @@ def test_a_trusted_callback_writes_anywhere(monkeypatch: pytest.MonkeyPatch) -> 
     trust.check({"trainer": {"callbacks": [node]}})
 
 
-def test_check_keeps_what_is_trusted_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTRAIN_TRUST", "tmine")
-    message = refusal(trust.check, {"model": {"_target_": "yaml.f"}})
-    assert "hint: DTRAIN_TRUST=tmine,yaml " in message
-
-
 #: (target, parts of the message)
 NOT_FOUND = [
     ("tmine.clusters.Task", "'clusters' does not exist"),
@@ -203,7 +198,7 @@ NOT_FOUND = [
     ("tmine.NUMBER", "cannot be called.*hint: m._target_="),
     ("dtrain.run.cluster.Task", "is no public name.*DTRAIN_TRUST=tmine,"),
     ("dtrain.datasets.digit", r"is no public name.*dtrain\.datasets\.\*"),
-    ("tother.f", "'tother' is not trusted.*hint: DTRAIN_TRUST="),
+    ("tother.f", "'tother' is not trusted.*hint: DTRAIN_TRUST=tmine,.*,tother "),
     ("tmine", "is not the dotted name"),
     ("tmine.make.__call__", "is a special name"),
     ("tmine.imported.__call__", "is a special name"),
@@ -226,19 +221,11 @@ def test_a_name_that_may_not_be_called_is_refused(target: str, said: str) -> Non
     )
 
 
-def test_what_a_module_makes_of_others_is_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("mine")
+def test_what_a_module_makes_of_others_is_its_own() -> None:
     """A function that wraps one of dtrain's, and one with arguments bound."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "twraps.py").write_text(
-        "import functools\nfrom dtrain import datasets\n\n"
-        "@functools.wraps(datasets.synthetic)\ndef data(**options):\n    return 'data'\n\n"
-        "bound = functools.partial(dict, a=3)\n"
-    )
-    monkeypatch.setenv("DTRAIN_TRUST", "twraps")
-    assert targets.instantiate({"_target_": "twraps.data"}, "dataset") == "data"
-    assert targets.instantiate({"_target_": "twraps.bound", "b": 4}, "model") == {"a": 3, "b": 4}
+    assert targets.instantiate({"_target_": "tmine.data"}, "dataset") == "data"
+    assert targets.instantiate({"_target_": "tmine.bound", "b": 4}, "model") == {"a": 3, "b": 4}
 
 
 def test_a_part_of_dtrain_can_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,19 +236,17 @@ def test_a_part_of_dtrain_can_be_trusted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("mine")
 def test_errors_in_a_persons_own_module_are_seen() -> None:
-    with pytest.raises(ModuleNotFoundError, match="tabsent"):
-        trust.locate("tbroken.f", "m._target_")
-    with pytest.raises(SyntaxError, match="invalid syntax"):
-        trust.locate("tsyntax.f", "m._target_")
+    for target, error in (("tbroken.f", ModuleNotFoundError), ("tsyntax.f", SyntaxError)):
+        with pytest.raises(error, match=r"tabsent|invalid syntax"):
+            trust.locate(target, "m._target_")
 
 
 @pytest.mark.usefixtures("mine")
 def test_instantiate_calls_nested_targets() -> None:
     task = {"_target_": "tmine.needs", "first": 1, "second": 2}
     node = {"_target_": "tmine.Made", "a": [1, task], "b": {"c": task, "d": [[task]]}, "e": None}
-    made = (1, 2)
     given = targets.instantiate(node, "m").given
-    assert given == {"a": [1, made], "b": {"c": made, "d": [[made]]}, "e": None}
+    assert given == {"a": [1, (1, 2)], "b": {"c": (1, 2), "d": [[(1, 2)]]}, "e": None}
     assert node["a"] == [1, task], "the configuration was changed"
 
 
@@ -317,9 +302,7 @@ def test_a_callable_without_a_signature(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_error_of_keras_is_one_of_the_values() -> None:
     for name, given, key in (
         ("callbacks.EarlyStopping", {"patience": "x"}, "key.patience"),
-        ("callbacks.EarlyStopping", {"patience": {"a": 1}}, "key.patience"),
         ("callbacks.EarlyStopping", {"restore_best_weights": "yes"}, "key.restore_best_weights"),
-        ("layers.Dense", {"units": -1}, "key"),
         ("layers.Dense", {"units": 3, "activation": "nope"}, "key"),
         ("layers.Dropout", {"rate": 7}, "key"),
         ("optimizers.Adam", {"clipnorm": 1.0, "clipvalue": 1.0}, "key"),
