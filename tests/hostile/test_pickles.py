@@ -179,7 +179,7 @@ def test_the_users_own_opens_every_door(place: Place) -> None:
     (place.project / "script.py").write_text("raise SystemError('what trains is in the folder')")
     for words in (
         ("resume=run", "trainer.epochs=2"), ("fork=run", "trainer.epochs=3"), ("evaluate", "run"),
-        ("predict", "run"), ("export", "run", "to=keras"), ("replay", "run"),
+        ("predict", "run"), ("export", "run", "format=keras"), ("replay", "run"),
     ):  # fmt: skip
         done = python(place.root, "-m", "dtrain", *words)
         assert done.returncode == 0, done.stdout
