@@ -22,7 +22,7 @@ def main() -> int:
     try:
         if "DTRAIN_SLURM_RUN" not in os.environ:
             return _run()
-        from dtrain.controller.launchers.slurm import batch
+        from dtrain.launchers.slurm import batch
 
         with batch.in_step() as codes:
             codes.append(_run())
@@ -62,11 +62,11 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         about = next((argument for argument in arguments if argument in commands.names()), None)
         if about is not None:
             return _command(about)(["--help"])
-        from dtrain.controller import overview
+        from dtrain.cli import overview
 
         return overview.main(arguments)
     if any(argument.startswith("query=") for argument in arguments):  # a shell asks, at <TAB>
-        from dtrain.controller import registry
+        from dtrain.cli import registry
 
         candidates, is_all = registry.complete(os.environ.get("COMP_LINE", ""))
         print(*candidates, sep="\n")
@@ -76,10 +76,10 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         error = _no_command(first, arguments[1:])
         answer.error(str(error), error.key)
         return error.exit_code
-    from dtrain.controller import early_import
+    from dtrain.job import early_import
 
     with early_import.begun(arguments):
-        from dtrain.controller.cli import main as train
+        from dtrain.cli.app import main as train
 
         check()
         return train()
@@ -87,7 +87,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 def _command(name: str) -> Callable[[list[str]], int]:
     """Return a command, whose module is imported."""
-    module = importlib.import_module(f"dtrain.controller.commands.{name}")
+    module = importlib.import_module(f"dtrain.cli.commands.{name}")
     command: Callable[[list[str]], int] = module.main
     return command
 
@@ -95,7 +95,7 @@ def _command(name: str) -> Callable[[list[str]], int]:
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
     from dtrain.config import command_line, suggest
-    from dtrain.controller import latest
+    from dtrain.job import latest
 
     problem = "there is no such command"
     accepted = f"{', '.join(commands.names())}, or overrides (KEY=VALUE), which train"

@@ -10,7 +10,7 @@ import sys
 
 def main() -> int:
     """Do what comes on standard input, until that ends; return the exit code."""
-    from dtrain.controller.launchers.agents import agent
+    from dtrain.launchers.agents import agent
 
     return agent.main()
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import Agents, Command, Transport
 from dtrain.host import python_path
+from dtrain.launchers.agents import Agents, Command, Transport
 
 #: Has an empty folder in the place of ``$0``.
 HIDE = 'mount -t tmpfs none "$0"'

@@ -168,7 +168,7 @@ def _folders() -> set[str]:
 @pytest.fixture
 def dtrain(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Runs command lines of trainings in the suite's process."""
-    return Commands(functools.partial(_command, "dtrain.controller.cli", capfd, monkeypatch))
+    return Commands(functools.partial(_command, "dtrain.cli.app", capfd, monkeypatch))
 
 
 @pytest.fixture

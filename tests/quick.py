@@ -14,12 +14,12 @@ from hydra.types import RunMode
 
 from dtrain.config import schema, tree
 from dtrain.config.objective import mode_of
-from dtrain.controller.launchers import Launcher
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.result import Outcome
-from dtrain.controller.sweep.compose import Master
+from dtrain.launchers import Launcher
 from dtrain.run.cluster import Cluster
+from dtrain.run.devices import Machine
 from dtrain.run.folder import RunDir
+from dtrain.run.outcome import Outcome
+from dtrain.sweep.compose import Master
 
 #: What a task does: some steps, of which each has a value, and then as its seed says.
 TASK = """

@@ -22,14 +22,14 @@ from unittest import mock
 import yaml
 
 from dtrain import errors
+from dtrain.cli import overview
 from dtrain.config import help as key_help
 from dtrain.config import schema, suggest
 from dtrain.config.fields import typed
 from dtrain.config.help import Help
-from dtrain.controller import overview
-from dtrain.controller.sweep import options as searches
 from dtrain.host import commands
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.sweep import options as searches
 from tests import editor, warm
 from tests.options import CONF, Option, nested, options
 
@@ -345,7 +345,7 @@ def _commands() -> list[str]:
 
 def _usage(name: str) -> str:
     """Return what ``python -m dtrain NAME --help`` prints on a terminal of 100 columns."""
-    command = importlib.import_module(f"dtrain.controller.commands.{name}").main
+    command = importlib.import_module(f"dtrain.cli.commands.{name}").main
     printed = io.StringIO()
     wide = mock.patch.dict(os.environ, {"COLUMNS": "100"})
     with wide, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):

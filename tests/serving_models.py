@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.controller.commands.serve import Folder, Server, Source
-from dtrain.controller.launchers.questions import ModelProcess
+from dtrain.cli.commands.serve import Folder, Server, Source
+from dtrain.launchers.questions import ModelProcess
 from dtrain.serving.options import ServeOptions
 from tests import warm
 

@@ -22,13 +22,13 @@ from typing import Any, cast
 import pytest
 
 from dtrain import errors
-from dtrain.controller.commands import predict
-from dtrain.controller.launchers.agents import facts, mirror, stream
-from dtrain.controller.launchers.agents import host as hosts
-from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
-from dtrain.controller.launchers.agents.stream import Stream, packed
+from dtrain.cli.commands import predict
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.launchers.agents import facts, mirror, stream
+from dtrain.launchers.agents import host as hosts
+from dtrain.launchers.agents.host import Host, Inbox, Lost
+from dtrain.launchers.agents.stream import Stream, packed
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import LOCK, RunDir, read_json
@@ -393,7 +393,7 @@ def test_a_killed_launcher_leaves_nothing(tmp_path: Path, several: Cluster) -> N
 
 def test_no_agent_comes(tmp_path: Path) -> None:
     inbox = Inbox(5.0)
-    from dtrain.controller.launchers.agents import Command
+    from dtrain.launchers.agents import Command
 
     host = Host(Command("x", ["sh", "-c", "echo noise; echo no >&2; exit 3"]), 1, inbox.queue)
     host.open()

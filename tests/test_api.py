@@ -28,9 +28,9 @@ from dtrain.api.objects import Objects, Trust
 from dtrain.compare import bits
 from dtrain.compare.load_folders import public
 from dtrain.config import private, trust
-from dtrain.controller.launchers.agents import facts
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import answer, pickles, python_path
+from dtrain.launchers.agents import facts
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 

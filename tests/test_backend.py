@@ -10,13 +10,13 @@ import pytest
 from dtrain.config import schema, targets
 from dtrain.config.help import values_of
 from dtrain.config.schema import strategies
-from dtrain.controller import backend, early_import
-from dtrain.controller.early_import import begun, task_environment
-from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.job import backend, early_import
+from dtrain.job.early_import import begun, task_environment
 from dtrain.run import strategy_plan
+from dtrain.run.devices import Machine
 from tests.test_plan import composed, planned
 
 JAX = "backend=jax"

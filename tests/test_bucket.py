@@ -19,12 +19,12 @@ from typing import Any
 import fsspec
 import pytest
 
-from dtrain.controller import remote
-from dtrain.controller.commands import evaluate
-from dtrain.controller.remote import Bucket
+from dtrain.cli.commands import evaluate
 from dtrain.errors import UsageError
 from dtrain.files import addresses
 from dtrain.host import python_path
+from dtrain.job import remote
+from dtrain.job.remote import Bucket
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.mirror import Changes

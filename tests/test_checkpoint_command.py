@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.commands.checkpoint import main
+from dtrain.cli.commands.checkpoint import main
 from tests.test_checkpoint_store import flip, point, truncate
 from tests.test_checkpoint_writer import writer
 

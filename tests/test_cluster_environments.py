@@ -12,17 +12,17 @@ from unittest import mock
 
 import pytest
 
-from dtrain.controller.launchers import Env, Local, auto
-from dtrain.controller.launchers.cluster_env.base import Platform, Started, check
-from dtrain.controller.launchers.cluster_env.platforms import SageMaker
-from dtrain.controller.launchers.cluster_env.slurm import first_host
-from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, read
-from dtrain.controller.launchers.external import ENVIRONMENTS as PLATFORMS
-from dtrain.controller.launchers.external import found
-from dtrain.controller.launchers.rendezvous.sides import Place
-from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
+from dtrain.launchers import Env, Local, auto
+from dtrain.launchers.env import ENVIRONMENTS as PLATFORMS
+from dtrain.launchers.env import found
+from dtrain.launchers.platforms.base import Platform, Started, check
+from dtrain.launchers.platforms.numbered import SageMaker
+from dtrain.launchers.platforms.slurm import first_host
+from dtrain.launchers.platforms.tf_config import host_port, is_local, read
+from dtrain.launchers.rendezvous.sides import Place
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.devices import Machine
 from tests.cluster_environments import ENVIRONMENTS, Recorded, mpi, sagemaker, step, tf, torchrun
 from tests.test_launchers import SETTINGS
 

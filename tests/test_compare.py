@@ -18,13 +18,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import compare
+from dtrain.cli.commands.compare import main
 from dtrain.compare import load_folders as runs
 from dtrain.compare import plots
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import Run, of_folders, public
 from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.config.objective import mode_of
-from dtrain.controller.commands.compare import main
 from dtrain.errors import UsageError
 from dtrain.files.reading import csv_rows
 from dtrain.run.cluster import Cluster, Task

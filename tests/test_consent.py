@@ -176,9 +176,9 @@ def test_a_fork_of_anothers_goes_where_the_user_says() -> None:
 def test_hosts_that_the_user_has_named() -> None:
     given = {"hosts": ["a"], "setup": ["rm -r /"]}
     more = dict.fromkeys(("python", "network", "folder", "ssh_config", "hostfile"))
-    node = {"_target_": "dtrain.controller.launchers.Ssh", **given, **more, "variables": []}
+    node = {"_target_": "dtrain.launchers.Ssh", **given, **more, "variables": []}
     assert dict(schema.of_hosts({**node, "max_restarts": 3})) == given
-    assert not list(schema.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
+    assert not list(schema.of_hosts({"_target_": "dtrain.launchers.Local"}))
     assert named("launcher.setup", given["setup"]), "in no folder from elsewhere"
     words = ["resume=r", "launcher.hosts=[a]"]
     private.accept("resume", "r", forged("launcher=ssh", "launcher.setup=['rm -r /']"), words)

@@ -22,10 +22,10 @@ import pytest
 from PIL import Image
 
 from dtrain import datasets, errors
-from dtrain.controller.terminal import progress as activity
-from dtrain.controller.terminal.pictures import sheet
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
+from dtrain.terminal import progress as activity
+from dtrain.terminal.pictures import sheet
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
 from tests.sampled import sampled

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from dtrain.controller.commands import doctor
-from dtrain.controller.launchers import Local
+from dtrain.cli.commands import doctor
+from dtrain.launchers import Local
 from tests.cluster_environments import mpi, step
 
 

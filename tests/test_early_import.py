@@ -14,8 +14,8 @@ import pytest
 
 from dtrain import __main__ as command
 from dtrain import errors
-from dtrain.controller.early_import import task_environment, trains
 from dtrain.host import forkserver
+from dtrain.job.early_import import task_environment, trains
 
 
 @pytest.mark.parametrize(

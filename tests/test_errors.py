@@ -76,11 +76,7 @@ def test_a_long_value_is_shortened() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "dtrain.controller.commands.compare",
-        "dtrain.controller.commands.sync",
-        "dtrain.controller.commands.checkpoint",
-    ],
+    ["dtrain.cli.commands.compare", "dtrain.cli.commands.sync", "dtrain.cli.commands.checkpoint"],
 )
 def test_a_path_that_is_typed_and_too_long(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert importlib.import_module(module).main(["x" * 5000]) == errors.USAGE

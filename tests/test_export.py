@@ -25,7 +25,7 @@ TRAINED = (
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dtrain.controller.cli import main
+    from dtrain.cli.app import main
 
     folder = tmp_path_factory.mktemp("exported")
     with pytest.MonkeyPatch.context() as patch:
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint(export: Any, trained: Path, tmp_path: Path) -> Non
 
 
 def test_a_missing_converter(export: Any, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.controller import exporting
+    from dtrain.job import exporting
 
     monkeypatch.setattr(exporting, "version", lambda package: None)
     found = export(trained, "format=litert")

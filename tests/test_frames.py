@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import dtrain
-from dtrain.controller.terminal.progress import Frames, Log
+from dtrain.terminal.progress import Frames, Log
 
 HOME = os.path.dirname(dtrain.__file__)
 PACKAGES = "/usr/lib/python3.11/site-packages"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.resources import devices
+from dtrain.run import devices
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from dtrain.config import schema
 from dtrain.config.help import help_of, keys, sentences
 from dtrain.config.node import Plain
-from dtrain.controller.sweep import options
+from dtrain.sweep import options
 from tests.test_schema import KINDS
 
 SCOPES = {"data", "numbers", "length", "host", "record", "command"}

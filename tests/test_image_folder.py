@@ -101,7 +101,7 @@ class TestFolders:
 
 
 def test_data_reads_all_before_it_says_that_a_dataset_trains(capsys, monkeypatch):
-    from dtrain.controller.commands import data
+    from dtrain.cli.commands import data
 
     for name in ("cat/1.png", "dog/2.png", "dog/3.png"):
         picture(f"pets/{name}")

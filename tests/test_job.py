@@ -15,18 +15,18 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import schema, tree
-from dtrain.controller import job as module
-from dtrain.controller.job import PORT_TRIES, Job, JobSpec
-from dtrain.controller.launchers import Launcher
-from dtrain.controller.plan import Plan
-from dtrain.controller.result import Outcome
-from dtrain.controller.validate import start as start_job
 from dtrain.errors import DamagedFile, TrainingError, UsageError
+from dtrain.job import run as module
+from dtrain.job.checks import start as start_job
+from dtrain.job.plan import Plan
+from dtrain.job.run import PORT_TRIES, Job, JobSpec
+from dtrain.launchers import Launcher
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure, sentence
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, read
+from dtrain.run.outcome import Outcome
 from dtrain.task.strategies.plans import OneReplica
 from tests.test_schema import composed
 

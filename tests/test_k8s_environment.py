@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.controller.launchers import external
-from dtrain.controller.launchers.cluster_env import platforms
-from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.cluster_env.platforms import read_pod
 from dtrain.errors import UsageError
+from dtrain.launchers import env
+from dtrain.launchers.platforms import numbered
+from dtrain.launchers.platforms.base import Started
+from dtrain.launchers.platforms.numbered import read_pod
 
 #: Of every pod.
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -91,17 +91,17 @@ def test_a_pod_of_another_kind_is_by_itself(monkeypatch: pytest.MonkeyPatch, mis
     def resolve() -> str:
         raise AssertionError("no name is looked up outside of such a pod")
 
-    monkeypatch.setattr(platforms.socket, "getfqdn", resolve)
+    monkeypatch.setattr(numbered.socket, "getfqdn", resolve)
     for name, value in OWN.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
-    assert external.found() is None
+    assert env.found() is None
 
 
 def test_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms.socket, "getfqdn", lambda: f"digits-worker-1-0.{DOMAIN}")
+    monkeypatch.setattr(numbered.socket, "getfqdn", lambda: f"digits-worker-1-0.{DOMAIN}")
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
-    platform = external.found()
+    platform = env.found()
     assert platform is not None
     assert platform[1].what == "JobSet digits"

@@ -12,10 +12,10 @@ import yaml
 
 from dtrain.config import schema
 from dtrain.config.schema import launchers
-from dtrain.controller import k8s_job
-from dtrain.controller.launchers import Kubernetes
-from dtrain.controller.launchers.k8s import Object, Workload, render
 from dtrain.errors import UsageError
+from dtrain.job import k8s_job
+from dtrain.launchers import Kubernetes
+from dtrain.launchers.k8s import Object, Workload, render
 from dtrain.run.cluster import Cluster, Task
 from tests.conftest import QUICK, Commands
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import k8s_job
-from dtrain.controller.launchers.k8s import render
 from dtrain.errors import TrainingError
 from dtrain.host import terminal
+from dtrain.job import k8s_job
+from dtrain.launchers.k8s import render
 from tests.conftest import QUICK, Commands, Run
 from tests.k8s_server import Server
 from tests.test_k8s_manifest import HOSTS, launcher, workload

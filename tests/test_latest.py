@@ -9,8 +9,8 @@ import pytest
 
 import dtrain
 from dtrain import __main__ as program
-from dtrain.controller import latest
 from dtrain.errors import UsageError
+from dtrain.job import latest
 from dtrain.run.folder import write_json
 from tests.conftest import Commands
 

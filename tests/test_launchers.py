@@ -16,14 +16,14 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import tree
-from dtrain.controller.launchers import Env, Inline, Launcher, Local
-from dtrain.controller.launchers import external as launch
-from dtrain.controller.launchers import local as module
-from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
-from dtrain.controller.launchers.rendezvous import messages
-from dtrain.controller.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.errors import UsageError
 from dtrain.host.forkserver import Process
+from dtrain.launchers import Env, Inline, Launcher, Local
+from dtrain.launchers import env as launch
+from dtrain.launchers import local as module
+from dtrain.launchers.platforms.tf_config import TFConfig
+from dtrain.launchers.rendezvous import messages
+from dtrain.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests import warm

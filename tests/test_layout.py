@@ -26,7 +26,7 @@ def test_questions_are_answered_without_tensorflow(arguments: list[str]) -> None
         "heavy = {'tensorflow', 'keras', 'mlflow', 'sklearn', 'pandas'} & set(sys.modules); "
         "unused = ('agents', 'k8s', 'ray', 'slurm', 'ssh'); "
         "heavy |= {name for each in unused for name in sys.modules"
-        " if name.startswith(f'dtrain.controller.launchers.{each}')}; "
+        " if name.startswith(f'dtrain.launchers.{each}')}; "
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     done = subprocess.run(

@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.plan import plan
-from dtrain.controller.resources.devices import (
-    DEVICES,
-    PROCESSES,
-    THREADS,
-    Machine,
-    check_synthetic,
-)
 from dtrain.errors import UsageError
 from dtrain.host import usage
+from dtrain.job.plan import plan
+from dtrain.run.devices import DEVICES, PROCESSES, THREADS, Machine, check_synthetic
 from tests.test_schema import composed
 
 SMALL, LARGE = Machine(gpus=0, cores=2), Machine(gpus=0, cores=256)

@@ -126,7 +126,7 @@ def test_a_command_that_is_stopped(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a run that has not begun: no traceback, and it has failed."""
-    from dtrain.controller.commands import compare
+    from dtrain.cli.commands import compare
 
     monkeypatch.setattr(compare, "main", lambda _: os.kill(os.getpid(), number) or signal.pause())
     assert printed(capsys, "compare", "x") == (errors.FAILED, "", "")

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from dtrain import secrets
-from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.cluster_env.tf_config import joined
-from dtrain.controller.launchers.external import CANDIDATES, Meeting
-from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
-from dtrain.controller.launchers.rendezvous import cluster_key, messages, sides
-from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place, _at
 from dtrain.errors import TrainingError, UsageError
+from dtrain.launchers.env import CANDIDATES, Meeting
+from dtrain.launchers.local import FIRST, LAST, around_proxies
+from dtrain.launchers.platforms.base import Started
+from dtrain.launchers.platforms.tf_config import joined
+from dtrain.launchers.rendezvous import cluster_key, messages, sides
+from dtrain.launchers.rendezvous.sides import Host, Peer, Place, _at
 from dtrain.run.cluster import Cluster, Task
 from tests.test_rendezvous import FACTS, KEY, LONG, PLACE, connect, ended
 

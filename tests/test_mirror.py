@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.launchers.agents import facts, mirror
 from dtrain.errors import CheckpointError, DamagedFile, DtrainError, UsageError
+from dtrain.launchers.agents import facts, mirror
 from dtrain.run import checkpoint, journal
 from dtrain.run.checkpoint.writer import Writer
 from dtrain.run.folder import RunDir, write_json

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from dtrain.__main__ import main
+from dtrain.cli.app import Command, composed
 from dtrain.config import command_line, help, schema, suggest
 from dtrain.config.check import settle
 from dtrain.config.overrides import key_of, parse
-from dtrain.controller.cli import Command, composed
-from dtrain.controller.launchers import Local
-from dtrain.controller.sweep.compose import Master
-from dtrain.controller.sweep.search import Source
 from dtrain.host.commands import names
+from dtrain.launchers import Local
+from dtrain.sweep.compose import Master
+from dtrain.sweep.search import Source
 
 Call: TypeAlias = Callable[..., tuple[int, list[str]]]
 #: Options that compose no configuration to train with.

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from dtrain.cli.commands.sync import sync
 from dtrain.config import tree
-from dtrain.controller.commands.sync import sync
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal

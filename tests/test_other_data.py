@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
+from dtrain.cli import on_run
 from dtrain.config.node import Node
-from dtrain.controller import derived
 from dtrain.run import evaluations, identity
 from dtrain.run.folder import RunDir
 from tests.test_evaluate import here
@@ -119,10 +119,10 @@ def test_what_another_path_means(
     rundir.journal.write_text(json.dumps(data) + "\n")
     own = {"_target_": "dtrain.datasets.table", **own}
     monkeypatch.setattr(
-        derived.tree, "read", lambda path: type("Config", (), {"dataset": Node(own)})
+        on_run.tree, "read", lambda path: type("Config", (), {"dataset": Node(own)})
     )
     node = {**own, **typed}
     names = {f"dataset.{name}" for name in typed}
-    found = derived.settled_data(Node(node), rundir, names, labels)
+    found = on_run.settled_data(Node(node), rundir, names, labels)
     assert dict(found) == {**node, **expected}
     assert identity.deciding(found) is not None

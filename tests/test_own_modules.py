@@ -88,7 +88,7 @@ def test_places_that_take_the_users_own() -> None:
     with pytest.raises(UsageError, match="'mine' is not trusted"):
         check("launcher", "mine.build")
     # Nor is it a way to code in an argument of what is not of a training.
-    node = {"_target_": "dtrain.controller.launchers.Local", "x": {"_target_": "mine.build"}}
+    node = {"_target_": "dtrain.launchers.Local", "x": {"_target_": "mine.build"}}
     with pytest.raises(UsageError, match=r"launcher\.x\._target_=mine\.build: .* not trusted"):
         trust.check({"launcher": node})
     with pytest.raises(UsageError, match=r"model\.x\._target_=os\.system: .*not trusted"):

@@ -15,10 +15,11 @@ import pytest
 from dtrain import errors
 from dtrain.config import tree
 from dtrain.config.tree import Config
-from dtrain.controller import own_task, result
-from dtrain.controller.job import JobSpec
-from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.errors import TrainingError, UsageError
+from dtrain.job import host_task
+from dtrain.job.run import JobSpec
+from dtrain.launchers.rendezvous.sides import Place
+from dtrain.run import outcome
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests.test_schema import composed
@@ -56,7 +57,7 @@ def test_a_shared_disk(tmp_path: Path) -> None:
     """The chief's folder is used as it is, though this host has other devices."""
     chiefs = config(tmp_path, "hardware.devices=2", "name=other")
     there, before = chiefs_folder(tmp_path / "mine" / CHIEFS, chiefs)
-    found = own_task._folder(config(tmp_path), CLUSTER, PLACE)
+    found = host_task._folder(config(tmp_path), CLUSTER, PLACE)
     assert found.path == there.path
     assert contents(found) == before
     assert found.logs.is_dir()
@@ -64,7 +65,7 @@ def test_a_shared_disk(tmp_path: Path) -> None:
 
 def test_a_disk_of_ones_own(tmp_path: Path) -> None:
     own = config(tmp_path, "trainer.epochs=7")
-    found = own_task._folder(own, CLUSTER, PLACE)
+    found = host_task._folder(own, CLUSTER, PLACE)
     assert found.path == tmp_path / "mine" / CHIEFS
     assert tree.written(tree.read(found.config)) == tree.written(own)
     written = Cluster.from_json(read_json(found.cluster) or {})
@@ -77,7 +78,7 @@ def test_what_a_resumed_run_left_here(tmp_path: Path) -> None:
     path = tmp_path / "mine" / CHIEFS
     old = CLUSTER.at(["a.example:7", "b.example:8", "c.example:9"])
     chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), old)
-    found = own_task._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
+    found = host_task._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
     assert found.path == path
     assert tree.read(found.config).trainer.epochs == 9
     assert Cluster.from_json(read_json(found.cluster) or {}).spec() == CLUSTER.spec()
@@ -88,7 +89,7 @@ def test_the_folder_of_another_run(job: Any, tmp_path: Path) -> None:
     """It is left as it is, be it of the same name."""
     path = tmp_path / "mine" / CHIEFS
     there, before = chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), job=job)
-    found = own_task._folder(config(tmp_path), CLUSTER, PLACE)
+    found = host_task._folder(config(tmp_path), CLUSTER, PLACE)
     assert found.path == path.with_name(f"{path.name}-2")
     assert contents(there) == before
 
@@ -106,17 +107,17 @@ def test_a_folder_that_cannot_be_read(damage: str, tmp_path: Path) -> None:
         os.mkfifo(there.cluster)
     else:
         there.cluster.write_text(damage)
-    assert own_task._folder(config(tmp_path), CLUSTER, PLACE).path.name == f"{path.name}-2"
+    assert host_task._folder(config(tmp_path), CLUSTER, PLACE).path.name == f"{path.name}-2"
 
 
 def test_a_folder_that_is_resumed(tmp_path: Path) -> None:
     """It is this host's own word where it lies, and the chief's that it is the same run."""
     there, before = chiefs_folder(tmp_path / "moved", config(tmp_path))
     own = config(tmp_path, f"resume={there.path}")
-    assert own_task._folder(own, CLUSTER, PLACE).path == there.path
+    assert host_task._folder(own, CLUSTER, PLACE).path == there.path
     assert contents(there) == before
     with pytest.raises(UsageError, match="is not the run that the chief is at"):
-        own_task._folder(own, CLUSTER, PLACE._replace(job="cd" * 16))
+        host_task._folder(own, CLUSTER, PLACE._replace(job="cd" * 16))
     assert contents(there) == before
 
 
@@ -229,7 +230,7 @@ class Story:
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Story]:
     def make(name: str) -> Story:
         story = Story(name, Peer(PLACE))
-        monkeypatch.setattr(own_task, "time", story)
+        monkeypatch.setattr(host_task, "time", story)
         return story
 
     return make
@@ -242,7 +243,7 @@ def spec(story: Any, tmp_path: Path) -> JobSpec:
 
 def run(story: Any, tmp_path: Path) -> int:
     before = signal.getsignal(signal.SIGTERM)
-    code = own_task.run(spec(story, tmp_path)).exit_code
+    code = host_task.run(spec(story, tmp_path)).exit_code
     assert signal.getsignal(signal.SIGTERM) is before
     assert story.peer_.closed
     assert story.asked[-1] == "kill"
@@ -318,7 +319,7 @@ def test_a_chief_that_answers_too_late(
 ) -> None:
     """It is heard now and then, and TensorFlow names a call alone."""
     said = "Deadline Exceeded RPC: /tensorflow.CoordinationService/Heartbeat"
-    monkeypatch.setattr(result, "last_lines", lambda log: said)
+    monkeypatch.setattr(outcome, "last_lines", lambda log: said)
     told = story("worker-0")
     told.looks = [told.end_with(errors.FAILED)]
     assert run(told, tmp_path) == errors.FAILED
@@ -422,7 +423,7 @@ def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) ->
     told = story("worker-0")
     told.peer_.folder = problem
     with pytest.raises(type(problem), match=str(problem)):
-        own_task.run(spec(told, tmp_path))
+        host_task.run(spec(told, tmp_path))
     assert told.peer_.closed
     assert told.asked == ["kill"]
     assert not (tmp_path / "mine").exists()

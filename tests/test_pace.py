@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.controller.launchers.rendezvous import messages as module
-from dtrain.controller.launchers.rendezvous.messages import Pace
+from dtrain.launchers.rendezvous import messages as module
+from dtrain.launchers.rendezvous.messages import Pace
 
 
 class Clock:

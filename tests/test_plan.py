@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dtrain.config.node import Node
-from dtrain.controller.plan import plan, sizes
-from dtrain.controller.resources.devices import Machine, machine
 from dtrain.data.prepare import check_batch
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
+from dtrain.job.plan import plan, sizes
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.devices import Machine, machine
 from dtrain.tracking.chosen import make_tracker
 from tests.test_schema import CONF, checked, composed, node
 
@@ -121,7 +121,7 @@ def test_environment_follows_the_configuration() -> None:
 
 
 def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtrain.controller.resources.devices.count_gpus", lambda: 3)
+    monkeypatch.setattr("dtrain.run.devices.count_gpus", lambda: 3)
     assert machine().gpus == 3
 
 

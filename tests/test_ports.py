@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.launchers import local as module
-from dtrain.controller.launchers.local import Ports
 from dtrain.errors import TrainingError
+from dtrain.launchers import local as module
+from dtrain.launchers.local import Ports
 from tests import warm
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dtrain.controller.terminal import progress
-from dtrain.controller.terminal.progress import Display, Log
+from dtrain.terminal import progress
+from dtrain.terminal.progress import Display, Log
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:

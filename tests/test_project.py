@@ -14,8 +14,9 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import main
-from dtrain.controller import latest, project
+from dtrain.config import project
 from dtrain.host import pyproject
+from dtrain.job import latest
 from dtrain.run.folder import RunDir
 from tests.conftest import Commands
 

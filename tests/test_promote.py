@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtrain.controller import logging_models
-from dtrain.controller.commands import promote as promote_command
-from dtrain.controller.commands.promote import Promote, PromoteOptions
+from dtrain.cli.commands import promote as promote_command
+from dtrain.cli.commands.promote import Promote, PromoteOptions
 from dtrain.errors import CheckpointError, UsageError
+from dtrain.job import logging_models
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
 from dtrain.tracking import delivery

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from dtrain import __version__, errors
-from dtrain.controller.launchers.rendezvous import keepalive, messages, sides
-from dtrain.controller.launchers.rendezvous.messages import Message, Seal
-from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.errors import TrainingError, UsageError
+from dtrain.launchers.rendezvous import keepalive, messages, sides
+from dtrain.launchers.rendezvous.messages import Message, Seal
+from dtrain.launchers.rendezvous.sides import Host, Peer, Place
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
 LONG = 60.0  # longer than any of these tests can last

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from dtrain.__main__ import main
+from dtrain.cli.commands import replay
 from dtrain.compare import bits
 from dtrain.config import private
-from dtrain.controller import code_recorder
-from dtrain.controller.code_recorder import Recorder
-from dtrain.controller.commands import replay
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import git as own_git
 from dtrain.host import packages
+from dtrain.job import code_recorder
+from dtrain.job.code_recorder import Recorder
 from dtrain.run import code
 from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal

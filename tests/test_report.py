@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dtrain.controller.plan import Plan
-from dtrain.controller.terminal.progress import Display
-from dtrain.controller.terminal.report import drawing, print_end, print_plan
+from dtrain.job.plan import Plan
+from dtrain.job.report import drawing, print_end, print_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, short
 from dtrain.task.strategies.plans import OneReplica
+from dtrain.terminal.progress import Display
 from dtrain.tracking.chosen import make_tracker
 from tests.test_schema import composed
 

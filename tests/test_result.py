@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dtrain.compare.table import text
-from dtrain.controller.result import explained, last_lines, result, said
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Journal
+from dtrain.run.outcome import explained, last_lines, result, said
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
@@ -201,7 +201,7 @@ def test_a_run_is_judged_by_its_best_checkpoint(tmp_path: Path) -> None:
     """The last epoch is worse, or has no checkpoint: it is of NaN weights."""
     from dtrain.compare.comparison import compare
     from dtrain.compare.load_folders import of_folders
-    from dtrain.controller.result import Outcome
+    from dtrain.run.outcome import Outcome
 
     ends = {
         "steady": {"val_accuracy": 0.7, "best": 0.7}, "peaked": {"val_accuracy": 0.2, "best": 0.9},

@@ -14,8 +14,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain.config import tree
-from dtrain.controller import resume
 from dtrain.errors import UsageError
+from dtrain.job import resume
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, write_json, write_text
 from tests.test_schema import composed, node

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller import folders
 from dtrain.errors import UsageError
+from dtrain.job import folders
 from dtrain.run.folder import read_json
 from tests.conftest import QUICK, Commands
 

@@ -87,7 +87,7 @@ import os
 import subprocess
 import sys
 
-from dtrain.controller.launchers import Launcher
+from dtrain.launchers import Launcher
 from dtrain.run.folder import write_json
 
 CODE = "import sys; from dtrain.task.main import run; sys.exit(run(*sys.argv[1:]))"
@@ -136,8 +136,8 @@ SHELL = '''
 import json
 import subprocess
 
-from dtrain.controller.launchers import Elsewhere
-from dtrain.controller.result import Outcome
+from dtrain.launchers import Elsewhere
+from dtrain.run.outcome import Outcome
 
 class Shell(Elsewhere):
     """Gives the user's command to another program, which does the job."""
@@ -177,7 +177,7 @@ class Rank:
 PLATFORM = '''
 import os
 
-from dtrain.controller.launchers.cluster_env.base import Ranked, Started
+from dtrain.launchers.platforms.base import Ranked, Started
 
 class Numbered(Ranked):
     """Numbers its commands, and says nothing of their addresses."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.result import Outcome
-from dtrain.controller.sweep.search import Random, Tpe
-from dtrain.controller.sweep.state import Record
 from dtrain.errors import UsageError
 from dtrain.run import journal
+from dtrain.run.outcome import Outcome
+from dtrain.sweep.search import Random, Tpe
+from dtrain.sweep.state import Record
 from tests.quick import outcome
 
 WORDS = ["trainer.epochs=2", "x=interval(-10,10)", "kind=good,bad"]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dtrain.controller.sweep.space import Choice, Interval, read
+from dtrain.sweep.space import Choice, Interval, read
 
 
 def test_words_are_sorted_into_fixed_ones_and_dimensions() -> None:

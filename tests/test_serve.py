@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.commands.serve import Folder, OfRegistry
+from dtrain.cli.commands.serve import Folder, OfRegistry
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.tracking.mlflow.store import Registered, import_mlflow
@@ -363,7 +363,7 @@ def test_swaps_under_load(
     trained: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request fails; a bad version leaves the old one."""
-    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.cli.commands.serve._LOOK", 0.05)
     right, folder = expected(trained, ROWS), tmp_path / "small"
     folder.mkdir()
     swap(folder, trained, 1)
@@ -431,7 +431,7 @@ def command(
             failed.append(error)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    patch.setattr("dtrain.controller.commands.serve.print", look, raising=False)
+    patch.setattr("dtrain.cli.commands.serve.print", look, raising=False)
     thread = threading.Thread(target=client)
     thread.start()
     code = main()
@@ -448,7 +448,7 @@ def test_a_run_is_served_and_followed(
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     shutil.rmtree(run / "exports")
     [step] = checkpoint.store.steps(run / "checkpoints")
-    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.cli.commands.serve._LOOK", 0.05)
 
     def ask(client: Client) -> None:
         found, version = predict(client, ROWS)
@@ -472,7 +472,7 @@ def test_a_run_is_served_and_followed(
 def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Served and followed by a process without TensorFlow; a wrong version does not serve."""
     need("torch")
-    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.cli.commands.serve._LOOK", 0.05)
     made, folder, own = (tmp_path / name for name in ("made", "folder", "own"))
     for each in (made, folder, own):
         each.mkdir()
@@ -562,7 +562,7 @@ def registry(store: Path, tmp_path: Path, models: Path) -> Any:
 
 
 def test_an_alias_is_followed(registry: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.cli.commands.serve._LOOK", 0.05)
     (own := tmp_path / "own").mkdir()
     source = OfRegistry(Registered("models:/digits@champion", None), own)
     with served(None, own, source) as client:

@@ -15,16 +15,16 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import tree
-from dtrain.controller import slurm_job
-from dtrain.controller.job import JobSpec
-from dtrain.controller.launchers import Env, Local
-from dtrain.controller.launchers import slurm as launchers
-from dtrain.controller.launchers.slurm import Slurm, batch, client
-from dtrain.controller.slurm_job import SlurmJob
-from dtrain.controller.sweep import slurm as sweep
 from dtrain.errors import UsageError
+from dtrain.job import slurm_job
+from dtrain.job.run import JobSpec
+from dtrain.job.slurm_job import SlurmJob
+from dtrain.launchers import Env, Local
+from dtrain.launchers import slurm as launchers
+from dtrain.launchers.slurm import Slurm, batch, client
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure
+from dtrain.sweep import slurm as sweep
 
 SETTINGS: dict[str, Any] = {
     "grace_seconds": 60.0, "start_timeout": None, "stall_timeout": None, "max_restarts": 0,
@@ -174,7 +174,7 @@ def test_a_start_that_is_not_the_last_one_ends(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from dtrain.controller.launchers.slurm import batch
+from dtrain.launchers.slurm import batch
 batch._LOOK = 0.1
 with batch.in_step():
     print("there", flush=True)

@@ -13,10 +13,10 @@ import pytest
 
 from dtrain import errors
 from dtrain.__main__ import main
-from dtrain.controller.launchers import Ssh
-from dtrain.controller.launchers.agents.host import Host, Inbox
-from dtrain.controller.launchers.ssh import explained
 from dtrain.errors import UsageError
+from dtrain.launchers import Ssh
+from dtrain.launchers.agents.host import Host, Inbox
+from dtrain.launchers.ssh import explained
 from tests.conftest import QUICK
 from tests.test_launchers import SETTINGS
 

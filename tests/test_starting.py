@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller import starting
-from dtrain.controller.starting import Start
+from dtrain.job import start_times
+from dtrain.job.start_times import Start
 
 
 class Clock:
@@ -23,16 +23,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(starting, "time", made)
-    monkeypatch.setattr(starting, "_ends", {})
-    monkeypatch.setattr(starting, "_process_start", lambda: 999.0)
+    monkeypatch.setattr(start_times, "time", made)
+    monkeypatch.setattr(start_times, "_ends", {})
+    monkeypatch.setattr(start_times, "_process_start", lambda: 999.0)
     return made
 
 
 def test_phases_follow_each_other(clock: Clock) -> None:
-    starting.ended("imports")
+    start_times.ended("imports")
     clock.now += 0.5
-    starting.ended("compose")
+    start_times.ended("compose")
     clock.now += 0.25
     start = Start()
     start.of_the_command()
@@ -57,7 +57,7 @@ def test_phases_follow_each_other(clock: Clock) -> None:
 
 
 def test_a_job_of_a_sweep_has_its_own_phases_alone(clock: Clock) -> None:
-    starting.ended("compose")
+    start_times.ended("compose")
     start = Start()
     assert start.phases([]) == {"prepare": 0.0, "framework": 0.0}
     assert start.seconds is None
@@ -70,7 +70,7 @@ def test_a_journal_that_says_nothing_sound(clock: Clock, seconds: Any) -> None:
 
 
 def test_the_age_of_this_process() -> None:
-    began = starting._process_start()
+    began = start_times._process_start()
     assert began is not None and began < time.time()
     other = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
     own = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

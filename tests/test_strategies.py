@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.launchers.local import Ports
+from dtrain.launchers.local import Ports
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
 from tests.configs import section

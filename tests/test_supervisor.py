@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller import supervisor as module
-from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.supervisor import Signals, Supervisor
+from dtrain.job import supervisor as module
+from dtrain.job.supervisor import Signals, Supervisor
+from dtrain.launchers import Launcher, LocalProcesses
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json

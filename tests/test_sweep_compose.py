@@ -14,10 +14,14 @@ from hydra.errors import HydraException
 from rich.console import Console
 
 from dtrain.config import tree
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep import compose as module
-from dtrain.controller.sweep import table as pictures
-from dtrain.controller.sweep.compose import (
+from dtrain.errors import UsageError
+from dtrain.run import checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.devices import Machine
+from dtrain.run.folder import RunDir, write_json, write_text
+from dtrain.sweep import compose as module
+from dtrain.sweep import table as pictures
+from dtrain.sweep.compose import (
     Composer,
     Draft,
     Slot,
@@ -28,11 +32,7 @@ from dtrain.controller.sweep.compose import (
     gpus,
     keep_to,
 )
-from dtrain.controller.sweep.table import Row, Table
-from dtrain.errors import UsageError
-from dtrain.run import checkpoint
-from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir, write_json, write_text
+from dtrain.sweep.table import Row, Table
 from tests.quick import grid, master
 from tests.sampled import sampled, thinned
 

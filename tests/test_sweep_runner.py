@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller import validate
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.result import Outcome
-from dtrain.controller.sweep import command as module
-from dtrain.controller.sweep import state
-from dtrain.controller.sweep.runner import Watch
-from dtrain.controller.sweep.search import Source
-from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
+from dtrain.job import checks
+from dtrain.run.devices import Machine
 from dtrain.run.folder import RunDir, read_json
+from dtrain.run.outcome import Outcome
+from dtrain.sweep import command as module
+from dtrain.sweep import state
+from dtrain.sweep.runner import Watch
+from dtrain.sweep.search import Source
+from dtrain.sweep.table import Row
 from tests.quick import grid, master
 
 
@@ -33,7 +33,7 @@ def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    for place in (validate, module):
+    for place in (checks, module):
         monkeypatch.setattr(place, "machine", lambda: machine)
 
 
@@ -274,7 +274,7 @@ def test_a_comparison_that_cannot_be_written(
 
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     same = Path("outputs/multirun/day/same").absolute()
-    monkeypatch.setattr("dtrain.controller.sweep.compose.place", lambda *_: same)
+    monkeypatch.setattr("dtrain.sweep.compose.place", lambda *_: same)
     for _ in range(2):
         assert swept("seed=1") == errors.OK
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2

@@ -16,13 +16,13 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import tree
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.state import Record, arguments, read
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity
+from dtrain.run.devices import Machine
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.sweep.state import Record, arguments, read
 from tests.conftest import Commands
 from tests.quick import WORDS, outcome
 from tests.test_sweep_runner import folder, have, lasts, statuses, told

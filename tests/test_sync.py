@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from dtrain.cli.commands import sync
 from dtrain.config import private, tree, trust
-from dtrain.controller.commands import sync
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Journal

@@ -94,7 +94,7 @@ def test_check_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 ELSEWHERE: dict[str, list[Any]] = {
     "model": [
         "os.system", "keras", "", 3, None, "keras.layers.Bidirectional",
-        "dtrain.controller.folders.remove", "dtrain.run.folder.write_text",
+        "dtrain.job.folders.remove", "dtrain.run.folder.write_text",
         "dtrain.files.writing.write_new", "dtrain.models.layers.Lambda",
         "dtrain.host.forkserver.Process", "dtrain.models.mlp.__call__",
         "keras.models.load_model", "keras.saving.load_model", "keras.models.Model.from_config",
@@ -110,7 +110,7 @@ ELSEWHERE: dict[str, list[Any]] = {
     ],
     "dataset.augment": ["keras.utils.get_file", "dtrain.augment.tf.io.write_file"],
     "strategy": ["dtrain.task.backends.tensorflow.base.Strategy", "dtrain.models.mlp"],
-    "launcher": ["dtrain.controller.launchers.local.Process", "keras.Model", "kerasx.f"],
+    "launcher": ["dtrain.launchers.local.Process", "keras.Model", "kerasx.f"],
     "hardware.kind": ["keras.layers.Dense"],
     "optimizer": ["keras.metrics.Mean", "keras.optimizers.get"],
     "optimizer.schedule": ["keras.optimizers.Adam"], "trainer.loss": ["keras.metrics.Mean"],
@@ -128,7 +128,7 @@ INNER = [
     "keras.layers.Lambda", "keras.layers.TFSMLayer", "keras.layers.TorchModuleWrapper",
     "keras.layers.JaxLayer", "keras.layers.deserialize", "keras.layers.Dense.from_config",
     "keras.callbacks.ModelCheckpoint", "keras.utils.get_file", "keras.saving.load_model",
-    "dtrain.datasets.npz", "dtrain.controller.folders.remove", "keras.Lambda", "keras.layers._x",
+    "dtrain.datasets.npz", "dtrain.job.folders.remove", "keras.Lambda", "keras.layers._x",
     "os.path.join", "timeit.it",
 ]  # fmt: skip
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.plan import plan
-from dtrain.controller.resources.devices import (
+from dtrain.job.plan import plan
+from dtrain.run.devices import (
     THREADS_VARIABLE,
     Machine,
     machine,

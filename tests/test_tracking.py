@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import tree
-from dtrain.controller.code_recorder import record
+from dtrain.job.code_recorder import record
 from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure

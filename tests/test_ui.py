@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from dtrain.controller.commands import ui
+from dtrain.cli.commands import ui
 from dtrain.run.folder import read_json
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests import browser

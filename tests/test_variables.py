@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dtrain import secrets
-from dtrain.controller import code_recorder as recorder
 from dtrain.host import git, variables
+from dtrain.job import code_recorder as recorder
 
 
 def test_they_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

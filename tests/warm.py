@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from dtrain.controller.early_import import task_environment
 from dtrain.host.forkserver import warm
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.job.early_import import task_environment
 
 #: What every process of the suite runs with, by its backend, each with a warm server of its own.
 ENVIRONMENTS = {name: {**task_environment(backend=name), "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -203,7 +203,7 @@ def _compared(runs: object) -> list[str]:
     Raises:
         UsageError: there is none, or one is something else, or not there.
     """
-    from dtrain.controller import latest  # which reads configurations
+    from dtrain.job import latest  # which reads configurations
 
     one = isinstance(runs, Run | Sweep | str | os.PathLike)
     runs = list(runs) if isinstance(runs, Iterable) and not one else [runs]

@@ -12,11 +12,11 @@ from typing import Any
 from dtrain.api.objects import Trust
 from dtrain.config import private, tree, trust
 from dtrain.config.tree import Config
-from dtrain.controller.early_import import task_environment
-from dtrain.controller.folders import read_command
 from dtrain.errors import refuse
 from dtrain.host import pickles, python_path, variables
 from dtrain.host.frameworks import FRAMEWORKS, VARIABLE
+from dtrain.job.early_import import task_environment
+from dtrain.job.folders import read_command
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run.folder import RunDir
 

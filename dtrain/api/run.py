@@ -165,7 +165,7 @@ class Run:
 
 def _folder(path: str | os.PathLike[str], kind: str) -> Path:
     """Return the folder that is named, or that ``latest`` stands for."""
-    from dtrain.controller import latest  # which reads configurations
+    from dtrain.job import latest  # which reads configurations
 
     if latest.is_latest(word := os.fspath(path)):
         return latest.newest(word, kind, sweep=kind == "Sweep").absolute()

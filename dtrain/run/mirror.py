@@ -1,7 +1,7 @@
 """A copy of a run folder in another place, file by file, while the run goes on.
 
 :class:`Changes` finds what the copy lacks. An object store gets whole files
-(:mod:`dtrain.controller.remote`); another host gets parts, which a :class:`Receiver` writes there.
+(:mod:`dtrain.job.remote`); another host gets parts, which a :class:`Receiver` writes there.
 
 The order: ``result.json`` where it is gone; everything but checkpoints, the journal and the logs
 read after a checkpoint was found whole; that checkpoint, its manifest last; ``latest``; other

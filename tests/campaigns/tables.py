@@ -100,7 +100,7 @@ class Outcome:
 
 def train(path: Path, *arguments: str) -> Outcome:
     """Train a table by the command line, in this process, in the current folder."""
-    from dtrain.controller.cli import main
+    from dtrain.cli.app import main
 
     run = Path(f"run_{path.stem}")
     with _captured() as printed:

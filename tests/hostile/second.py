@@ -153,7 +153,7 @@ class Server:
 
 
 def _serve(folder: Path) -> None:
-    from dtrain.controller.cli import main
+    from dtrain.cli.app import main
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -77,7 +77,7 @@ def test_the_same_command_again_goes_on(
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
-        early.setattr("dtrain.controller.cli.start", stop)
+        early.setattr("dtrain.cli.app.start", stop)
         assert dtrain(*RUN).code == 75
     lock = stopped.rundir.lock()  # as another command that is at work there
     assert lock is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.launchers.local import Ports
+from dtrain.launchers.local import Ports
 from dtrain.run import journal
 from tests.conftest import QUICK, Run, need
 from tests.integration.test_failures import processes, sound, until

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.launchers.local import Ports
+from dtrain.launchers.local import Ports
 from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
 from tests.integration.test_cluster_faults import ENDLESS, MULTIWORKER, PS

@@ -17,7 +17,7 @@ def whole_job(folder: str, arguments: list[str]) -> tuple[int, int]:
     import warnings
 
     warnings.simplefilter("default")
-    from dtrain.controller.cli import main
+    from dtrain.cli.app import main
 
     os.chdir(folder)
     sys.argv = ["dtrain", *arguments]

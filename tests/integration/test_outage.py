@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from dtrain.cli.commands.sync import sync
 from dtrain.config import private, tree, trust
-from dtrain.controller.commands.sync import sync
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery

@@ -58,7 +58,7 @@ def broken():
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a run that was trained, and a module of the user's."""
-    from dtrain.controller.cli import main
+    from dtrain.cli.app import main
 
     path = tmp_path_factory.mktemp("predict")
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def predict(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """Run the command in this process; return its exit code and output."""
-    from dtrain.controller.commands.predict import main
+    from dtrain.cli.commands.predict import main
 
     monkeypatch.chdir(home)
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))

@@ -227,7 +227,7 @@ def test_sync_ships_what_was_not_tracked_and_nothing_twice(dtrain, quick, tmp_pa
 
 
 def test_sync_refuses_what_is_no_run(tmp_path: Path) -> None:
-    from dtrain.controller.commands.sync import sync
+    from dtrain.cli.commands.sync import sync
     from dtrain.errors import UsageError
 
     with pytest.raises(UsageError, match=r"RUN=.*is not a run folder.*dtrain sync"):
@@ -243,7 +243,7 @@ def test_a_server_that_is_away_does_not_stop_training(
     assert run.code == 0
     assert run.result["status"] == "FINISHED"
     assert "python -m dtrain sync" in run.output
-    from dtrain.controller.commands.sync import sync
+    from dtrain.cli.commands.sync import sync
 
     sync(str(run.rundir.path), f"sqlite:///{tmp_path}/outputs/mlflow.db")
     [(client, recorded)] = runs(tmp_path)

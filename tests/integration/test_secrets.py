@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.commands.sync import main as sync_main
+from dtrain.cli.commands.sync import main as sync_main
 from dtrain.tracking import delivery
 
 TYPED, ADDRESS, ENVIRONMENT, ELSEWHERE = "tYpEd-0815", "aDdReSs-0815", "eNvIrOn-0815", "eLsE-0815"

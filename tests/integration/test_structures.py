@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtrain.controller.early_import import OF_JAX
+from dtrain.job.early_import import OF_JAX
 from tests import strategies
 from tests.sampled import sampled
 

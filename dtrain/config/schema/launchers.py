@@ -95,7 +95,7 @@ class Launcher(f.Group, scope="command"):
     """Seconds of silence after which another host is lost."""
 
 
-class Auto(Launcher, target="dtrain.controller.launchers.auto"):
+class Auto(Launcher, target="dtrain.launchers.auto"):
     """The cluster that this command was started in, or this machine."""
 
     start_timeout: Timeout | None = None
@@ -106,7 +106,7 @@ class Auto(Launcher, target="dtrain.controller.launchers.auto"):
     """Host of task 0; null: that of the platform."""
 
 
-class Env(Auto, target="dtrain.controller.launchers.Env"):
+class Env(Auto, target="dtrain.launchers.Env"):
     """Starts one task of a cluster that another program starts."""
 
     start_timeout: Timeout | None = 600.0
@@ -115,7 +115,7 @@ class Env(Auto, target="dtrain.controller.launchers.Env"):
     """Finds which task this command is, and the addresses of the others."""
 
 
-class Ssh(Launcher, target="dtrain.controller.launchers.Ssh"):
+class Ssh(Launcher, target="dtrain.launchers.Ssh"):
     """Starts tasks on hosts by OpenSSH."""
 
     start_timeout: Timeout | None = 120.0
@@ -140,7 +140,7 @@ class Ssh(Launcher, target="dtrain.controller.launchers.Ssh"):
     """Network between the hosts, 10.0.0.0/8 or eth0; null: that of ssh."""
 
 
-class Kubernetes(Launcher, target="dtrain.controller.launchers.Kubernetes"):
+class Kubernetes(Launcher, target="dtrain.launchers.Kubernetes"):
     """Writes a job of Kubernetes, a pod for each task, or creates it and follows it."""
 
     start_timeout: Timeout | None = 600.0
@@ -185,7 +185,7 @@ class Kubernetes(Launcher, target="dtrain.controller.launchers.Kubernetes"):
     """More fields of the pods' spec, such as {nodeSelector: {disk: ssd}}."""
 
 
-class Slurm(Auto, target="dtrain.controller.launchers.slurm.choose"):
+class Slurm(Auto, target="dtrain.launchers.slurm.choose"):
     """Submits to SLURM; in a step of SLURM it trains."""
 
     grace_seconds: f.Seconds = 60.0
@@ -214,7 +214,7 @@ class Slurm(Auto, target="dtrain.controller.launchers.slurm.choose"):
     """Consecutive starts without a new checkpoint, after which the job ends."""
 
 
-class Ray(Launcher, target="dtrain.controller.launchers.Ray"):
+class Ray(Launcher, target="dtrain.launchers.Ray"):
     """Starts tasks on the nodes of a Ray cluster."""
 
     start_timeout: Timeout = 120.0

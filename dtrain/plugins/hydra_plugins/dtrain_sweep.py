@@ -19,16 +19,16 @@ from dtrain.config import objective, schema
 from dtrain.config.check import check_node
 from dtrain.config.explain import check_grid
 from dtrain.config.fields import Group
-from dtrain.controller.sweep import options
-from dtrain.controller.sweep.search import Random, Source, Tpe
 from dtrain.errors import refuse
+from dtrain.sweep import options
+from dtrain.sweep.search import Random, Source, Tpe
 
 
 class SweepLauncher(Launcher):
     """Runs all jobs of a sweep, several at a time, from this one process."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
-        """Keep what Hydra gives; ``task_function`` is :class:`dtrain.controller.cli.Command`."""
+        """Keep what Hydra gives; ``task_function`` is :class:`dtrain.cli.app.Command`."""
         self._context, self._command, self._config = hydra_context, task_function, config
 
     def launch(
@@ -122,7 +122,7 @@ class OptunaSweeper(SearchSweeper):
     """Optuna's TPE.
 
     Args:
-        startup, pruning: as of :class:`dtrain.controller.sweep.search.Tpe`.
+        startup, pruning: as of :class:`dtrain.sweep.search.Tpe`.
         **kwargs: as of :class:`SearchSweeper`.
     """
 

@@ -1,4 +1,4 @@
-"""The process that :mod:`dtrain.controller.launchers.questions` asks about a run."""
+"""The process that :mod:`dtrain.launchers.questions` asks about a run."""
 
 from __future__ import annotations
 

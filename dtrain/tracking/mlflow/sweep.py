@@ -187,13 +187,13 @@ def _ship(rundir: RunDir) -> bool:
             config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
             if not private.is_own_address(command, tree.places(config)):
-                return False  # `dtrain.controller.commands.sync` says why
+                return False  # `dtrain.cli.commands.sync` says why
             ship_folder(main_tracker(config), config, rundir)
         finally:
             os.close(lock)
     except (
         DamagedFile
-    ):  # the others are not to wait for it; `dtrain.controller.commands.sync` says what it is
+    ):  # the others are not to wait for it; `dtrain.cli.commands.sync` says what it is
         return False
     return True
 

@@ -1,1 +1,0 @@
-"""The controller side: Hydra, MLflow and the terminal; never TensorFlow, never Keras."""

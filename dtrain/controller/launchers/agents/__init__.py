@@ -1,6 +1,0 @@
-"""Agents: one on each host starts the tasks there, for a launcher that is elsewhere."""
-
-from dtrain.controller.launchers.agents.launcher import Agents
-from dtrain.controller.launchers.agents.stream import Command, Transport
-
-__all__ = ["Agents", "Command", "Transport"]

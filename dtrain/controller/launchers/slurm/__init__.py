@@ -1,5 +1,0 @@
-"""Jobs of SLURM: submitted by a batch script, which has SLURM start them again."""
-
-from dtrain.controller.launchers.slurm.launcher import Slurm, choose
-
-__all__ = ["Slurm", "choose"]

@@ -1,1 +1,0 @@
-"""What a job runs on: devices, and what this machine can hold."""

@@ -1,1 +1,0 @@
-"""What the user sees: progress while a job runs, and the report of it."""

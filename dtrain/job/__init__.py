@@ -1,0 +1,1 @@
+"""One job: checked, planned, started, followed, recorded, resumed."""

@@ -1,0 +1,223 @@
+"""What the user reads before and after a run, and of its evaluations."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from dtrain.config.tree import Config
+from dtrain.errors import DamagedFile
+from dtrain.files import reading
+from dtrain.files.fields import Json
+from dtrain.host.terminal import aligned
+from dtrain.job.plan import Plan
+from dtrain.run import failure
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, short
+from dtrain.terminal.progress import View
+from dtrain.tracking.base import Tracker
+from dtrain.tracking.chosen import make_tracker
+
+
+def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[str] = ()) -> None:
+    """Print what would be started, and where results would go.
+
+    Args:
+        config: resolved.
+        planned: the processes.
+        folder: where a new run folder would go.
+        layouts: lines about variables or layers, of a strategy that takes the model apart.
+    """
+    cluster, batch = planned.cluster, config.trainer.batch_size
+
+    def known(value: int | None) -> str:
+        return "known once the task has loaded the dataset" if value is None else f"{value:,}"
+
+    rows = {
+        "strategy": config.strategy.name,
+        "replicas": f"{cluster.replicas}",
+        **planned.strategy.rows(cluster),
+        "global batch": f"{batch} examples",
+        "per-replica batch": f"{batch // cluster.replicas} examples",
+        **_updates(config),
+        "train examples": known(planned.train_examples),
+        "validation examples": known(planned.validation_examples),
+        **_validation(config, planned),
+        "steps per epoch": known(planned.steps_per_epoch),
+        "epochs": f"{config.trainer.epochs}",
+        "precision": config.hardware.precision,
+        "run folder": config.resume or short(folder),
+        "tracking": make_tracker(config).address or "none (journal and TensorBoard)",
+    }
+    print(f"plan: {config.name}")
+    for name, value in rows.items():
+        print(f"  {name:<20} {value}")
+    for line in [*drawing(cluster, planned.where), *layouts]:
+        print(f"  {line}")
+    if (here := hosts_here(config, planned)) is not None:
+        print(here)
+    print("dry_run=true: nothing was started")
+
+
+def hosts_here(config: Config, planned: Plan) -> str | None:
+    """Return a sentence where hosts are asked for, and this machine stands for all of them."""
+    hosts, tasks = config.hardware.hosts or 1, planned.cluster.tasks
+    placed = any(task.address for task in tasks)
+    if hosts == 1 or placed or planned.where != "this machine":
+        return None
+    return (
+        f"hardware.hosts={hosts}: all {len(tasks)} processes are on this machine; to start them on "
+        "others: launcher=ssh 'launcher.hosts=[HOST,HOST]'"
+    )
+
+
+def _updates(config: Config) -> dict[str, str]:
+    steps = config.optimizer.get("gradient_accumulation_steps")
+    examples = config.trainer.batch_size * (steps or 1)
+    return {"updates": f"every {steps} steps, of {examples} examples"} if steps else {}
+
+
+def _validation(config: Config, planned: Plan) -> dict[str, str]:
+    if planned.validation_examples == 0:
+        return {}
+    batch = config.trainer.validation_batch_size or config.trainer.batch_size
+    return {"validation batch": f"{batch} examples"}
+
+
+def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
+    """Return the cluster as lines: who leads, who trains, who serves, where and on what.
+
+    Args:
+        cluster: as planned.
+        where: tasks without an address are.
+    """
+    rows = [("task", "does", "devices", "address")]
+    for task in cluster.tasks:
+        kind = cluster.device_kind.upper() if task.devices else "CPU"
+        numbers = range(task.device, task.device + max(1, task.devices))
+        devices = ", ".join(f"{kind}:{number}" for number in numbers)
+        if task == cluster.chief:
+            does = "coordinates" if task.devices == 0 else "trains and records"
+        elif task.role == "ps":
+            does = "keeps variables"
+        else:
+            does = "computes gradients" if task.serves else "trains"
+        address = task.address or where
+        rows.append((task.name, does, devices, address))
+    branches = ["  ", *(["├─"] * (len(rows) - 2)), "└─"]
+    return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
+
+
+def print_end(
+    view: View, tracker: Tracker, rundir: RunDir, result: Json, lacking: Collection[str] = ()
+) -> None:
+    """Print how the run ended, where it is, and how to see it.
+
+    Args:
+        view: where.
+        tracker: of the run.
+        rundir: of it.
+        result: of it.
+        lacking: names of trackers that have not got everything.
+    """
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in result["metrics"].items())
+    speed = result["examples_per_second"]
+    view.detail(
+        f"{result['status']}: step {result['step']}"
+        + (f", {speed:,.0f} examples/s" if speed else "")
+        + (f"  {metrics}" if metrics else "")
+    )
+    if (error := failure.sentence(result["failure"], rundir.path)) is not None:
+        view.detail(f"error: {error}")
+    path = short(rundir.path)
+    view.detail(f"run folder: {path}")
+    if rundir.tensorboard.exists():
+        view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
+    sync = f"python -m dtrain sync {shlex.quote(path)}"
+    for name in lacking:  # a sweep tries on
+        view.detail(f"tracking: {name} has not got everything; type: {sync}")
+    for part in tracker.parts:
+        if part.label not in lacking and part.address is not None:
+            view.detail(f"compare: {part.view()}")
+    if tracker.address is None:
+        view.detail(f"not tracked; to ship it to MLflow later: {sync}")
+    if result["status"] == "KILLED" and result["exit_code"] == 75:
+        view.detail(f"resume with: python -m dtrain resume={shlex.quote(path)}")
+
+
+#: Rows of a table of slices, and classes of a matrix, that are printed.
+SLICES, CLASSES = 50, 20
+
+
+def evaluation_lines(found: list[Json], evaluations: Path) -> Iterator[str]:
+    """Yield the lines of a report on evaluations.
+
+    Args:
+        found: events of :mod:`dtrain.run.evaluations`.
+        evaluations: the folder that their folders are in.
+    """
+    if not found:
+        return
+    rows = sorted(found, key=lambda each: (each["step"], each["weights"]))
+    names = sorted({name for row in rows for name in row["metrics"]})
+    head = ["step", "weights", "examples", *names]
+    cells = [[str(row["step"]), row["weights"], *_numbers(row, names)] for row in rows]
+    yield from aligned([head, *cells], {0, *range(2, len(head))})
+    for row in rows:
+        if row.get("slices"):
+            yield ""
+            yield f"step {row['step']} by {row['by']}:"
+            yield from _slices(row, names, evaluations / row["folder"])
+        if row.get("confusion"):
+            path = evaluations / row["folder"] / row["confusion"]
+            yield ""
+            yield from _matrix(path, f"step {row['step']}")
+
+
+def _numbers(row: Json, names: list[str]) -> list[str]:
+    """Return how many examples it is of, and their metrics."""
+    return [f"{row['examples']:,}", *(number(row["metrics"].get(name)) for name in names)]
+
+
+def number(value: float | str | None) -> str:
+    """Return a metric as it is printed; NaN and infinities may be given by their names."""
+    return "-" if value is None else f"{float(value):.6g}"
+
+
+def _slices(row: Json, names: list[str], folder: Path) -> Iterator[str]:
+    head = [row["by"], "examples", *names]
+    cells = [[each["value"], *_numbers(each, names)] for each in row["slices"][:SLICES]]
+    yield from (f"  {line}" for line in aligned([head, *cells], set(range(1, len(head)))))
+    if (left := len(row["slices"]) - SLICES) > 0:
+        path = folder / f"slices_{row['step']}.csv"
+        yield f"  and {left:,} more in {short(path)}"
+
+
+def read_matrix(path: Path) -> tuple[list[str], list[list[int]]]:
+    """Read a confusion matrix.
+
+    Returns:
+        The classes, and for each how many were taken for which.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    text = reading.read_bytes(path).decode()
+    head, *rows = csv.reader(io.StringIO(text, newline=""))
+    return head[1:], [[int(cell) for cell in row[1:]] for row in rows]
+
+
+def _matrix(path: Path, title: str) -> Iterator[str]:
+    try:
+        classes, counts = read_matrix(path)
+    except (OSError, ValueError, DamagedFile):  # the folder of an earlier evaluation was removed
+        return
+    place = short(path.with_suffix(".png"))
+    yield f"{title}, true classes (rows) and what they were taken for: {place}"
+    if len(classes) <= CLASSES:
+        cells = [[name, *map(str, row)] for name, row in zip(classes, counts, strict=True)]
+        table = aligned([["", *classes], *cells], set(range(1, len(classes) + 1)))
+        yield from (f"  {line}" for line in table)

@@ -1,0 +1,251 @@
+"""What is going on: redrawn on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import dtrain
+from dtrain.errors import printable
+from dtrain.files.fields import Json
+from dtrain.files.reading import Tail
+from dtrain.host import answer
+from dtrain.run.outcome import without_chatter
+from dtrain.run.progress import UNITS, counted, measured
+
+#: Seconds between two lines where the output is no terminal.
+LINE_SECONDS = 10.0
+#: Bytes of a log's line that are shown as one.
+PIECE = 1 << 20
+
+
+class View(Protocol):
+    """What a job reports while it runs."""
+
+    def message(self, text: str) -> None:
+        """Show one line that the user must see, whatever else happens."""
+
+    def detail(self, text: str) -> None:
+        """Show one line that is of interest where there is this one job."""
+
+    def event(self, event: Json) -> None:
+        """Take in a new event of the journal."""
+
+    def update(self, report: Json | None) -> None:
+        """Show what the task last wrote to ``progress.json``."""
+
+    def close(self) -> None:
+        """No task runs any more, and none will; what is left is bookkeeping."""
+
+
+def plain_console() -> Console:
+    """Return a console at standard error that breaks no lines and colours no numbers."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+class Display:
+    """Shows epoch, step, loss, examples a second and the time left.
+
+    Args:
+        console: where to; standard error if None.
+    """
+
+    def __init__(self, console: Console | None = None):
+        self._console = console or plain_console()
+        self._live: Progress | None = None
+        self._began: tuple[float, int] | None = None  # time and step of the first report
+        self._line_at = 0.0
+        self._line_epoch = 0
+        self._shown: Json = {}
+        if self._console.is_terminal:
+            self._live = Progress(
+                TextColumn("{task.fields[units][0]} {task.fields[epoch]}/{task.fields[epochs]}"),
+                BarColumn(bar_width=24),
+                TextColumn(
+                    "{task.fields[units][1]} {task.completed}/{task.total}  {task.fields[note]}",
+                    markup=False,  # names of metrics are the user's
+                ),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._live.add_task(
+                "", start=True, epoch=0, epochs=0, note="starting", units=UNITS
+            )
+            self._live.start()
+
+    def message(self, text: str) -> None:
+        """Print one line that stays."""
+        self._console.print(printable(text), markup=False, emoji=False)  # ``:ok:`` is no emoji
+
+    #: Of a single job everything is of interest.
+    detail = message
+
+    def event(self, event: Json) -> None:
+        """Print a notice."""
+        if event["event"] == "notice":
+            self.message(event.get("message", ""))
+
+    def update(self, report: Json | None) -> None:
+        """Show what the task last wrote to ``progress.json``."""
+        if not report or report == self._shown:
+            return
+        if report.get("units") != self._shown.get("units"):
+            self._began = None  # it counts something else
+            if self._live is not None and self._shown:
+                self._live.reset(self._task)
+        self._shown = report
+        if self._began is None:
+            self._began = (report["time"], report["step"])
+        note = measured(report)
+        units = report.get("units", UNITS)
+        if self._live is not None:
+            self._live.update(
+                self._task, completed=report["step"], total=report["total_steps"],
+                epoch=report["epoch"], epochs=report["epochs"], note=note, units=units,
+            )  # fmt: skip
+            return
+        if answer.is_drawn():
+            return
+        now = time.monotonic()
+        last = report["step"] == report["total_steps"]
+        if now - self._line_at < LINE_SECONDS and not last and report["epoch"] == self._line_epoch:
+            return
+        self._line_at, self._line_epoch = now, report["epoch"]
+        self.message(f"{counted(report)}  {note}  {self._left(report)} left")
+
+    def _left(self, report: Json) -> str:
+        assert self._began is not None
+        seconds, steps = report["time"] - self._began[0], report["step"] - self._began[1]
+        if steps <= 0:
+            return "?"
+        return clock(seconds / steps * (report["total_steps"] - report["step"]))
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._live is not None:
+            self._live.stop()
+
+
+class Log:
+    """Reads the lines that are added to a log, without TensorFlow's own chatter.
+
+    Of a traceback the frames of the user's own code are left.
+
+    Args:
+        path: the file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path):
+        self._tail, self._frames = Tail(path, PIECE), Frames()
+
+    def skip(self) -> None:
+        """Go to the end: what is there already is not reported."""
+        self._tail.skip()
+
+    def new(self, said: str | None = None) -> Iterator[str]:
+        """Yield the lines completed since the last call; one of megabytes comes in pieces.
+
+        Args:
+            said: the sentence of an error that is reported elsewhere; its line is left out.
+
+        Raises:
+            DamagedFile: it is no regular file.
+            OSError: it cannot be read.
+        """
+        for piece in self._tail.pieces():
+            for line in self._frames.kept(without_chatter(piece.decode(errors="replace"))):
+                if said is None or line.partition(": ")[2] != said:
+                    yield line
+
+
+def clock(seconds: float) -> str:
+    """Return a time as ``h:mm:ss``."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+#: Files of dtrain's, of what it calls the user's code through, and of Python itself.
+_OTHERS = re.compile(
+    rf'  File "({re.escape(os.path.dirname(dtrain.__file__))}/'
+    r"|.*/(site|dist)-packages/(dtrain|keras|tensorflow|numpy|hydra|omegaconf)/"
+    r"|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|<frozen )"
+)
+
+
+class Frames:
+    """Leaves frames out of tracebacks that come line by line."""
+
+    def __init__(self) -> None:
+        self._inside = self._headed = self._leaves = False
+
+    def kept(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines without those of other frames; a traceback of none is its last line."""
+        for line in lines:
+            if line == _TRACEBACK:
+                self._inside, self._headed, self._leaves = True, False, False
+                continue
+            if self._inside:
+                if line.startswith('  File "'):
+                    self._leaves = _OTHERS.match(line) is not None
+                elif not line.startswith("  "):
+                    self._inside = False
+                if self._inside and self._leaves:
+                    continue
+                if self._inside and not self._headed:
+                    self._headed = True
+                    yield _TRACEBACK
+            yield line
+
+
+#: Seconds after which a line says what is being done, where the output is no terminal.
+_LONG = 3.0
+
+
+class Activity:
+    """Shows what is being done: at once on a terminal, elsewhere once it takes long."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._text: str | None = None
+        self._began = 0.0
+
+    def begin(self, text: str) -> None:
+        """Show that something is begun.
+
+        Args:
+            text: a clause, such as ``reading the targets``.
+        """
+        self._text, self._began = text, time.monotonic()
+        if self._live:
+            self._draw(f"{text} ...")
+
+    def continues(self) -> None:
+        """Show how long it takes; to be called every second or so."""
+        if self._text is None:
+            return
+        seconds = time.monotonic() - self._began
+        if self._live:
+            self._draw(f"{self._text} ... {seconds:.0f} s")
+        elif seconds >= _LONG:
+            print(printable(f"{self._text} ..."), file=sys.stderr, flush=True)
+            self._text = None
+
+    def end(self) -> None:
+        """Take the line away, before something else is printed."""
+        if self._live and self._text is not None:
+            self._draw("")
+        self._text = None
+
+    def _draw(self, text: str) -> None:
+        # To the beginning of the line, and what stands behind it away.
+        print(f"\r{printable(text)}\x1b[K", end="", file=sys.stderr, flush=True)
