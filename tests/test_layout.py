@@ -67,16 +67,16 @@ def test_the_contracts_of_imports_hold() -> None:
     [
         ("Imports run one way", "run/folder.py", "dtrain.compare.comparison"),
         ("No circle", "data/sources.py", "dtrain.data.mixture"),
-        ("The controller's half never imports a framework", "controller/plan.py", "tensorflow"),
+        ("The controller's half never imports a framework", "job/plan.py", "tensorflow"),
         ("Only the JAX backend imports JAX", "task/train/loop.py", "jax"),
         ("The JAX backend imports no other", "task/backends/jax/runtime.py", "tensorflow"),
         ("Only the torch backend imports torch", "task/model/build.py", "torch"),
         ("The torch backend imports no other", "task/backends/torch/runtime.py", "jax"),
         ("A task knows its backend", "debug.py", "dtrain.task.backends.tensorflow.steps"),
         ("The task's half never imports Hydra", "task/main.py", "hydra"),
-        ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.model.build"),
-        ("Launchers know nothing of training", "controller/launchers/base.py", "omegaconf"),
-        ("OmegaConf stays in config", "controller/job.py", "omegaconf"),
+        ("The halves meet where a launcher", "job/plan.py", "dtrain.task.model.build"),
+        ("Launchers know nothing of training", "launchers/base.py", "omegaconf"),
+        ("OmegaConf stays in config", "job/run.py", "omegaconf"),
     ],
 )
 def test_a_bad_import_breaks_its_contract(

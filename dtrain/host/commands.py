@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-_FOLDER = Path(__file__).parents[1] / "controller" / "commands"
+_FOLDER = Path(__file__).parents[1] / "cli" / "commands"
 #: The first line of a command's module.
 _FIRST = re.compile(r'"""``python -m dtrain (.+)``: (.+)\.')
 
