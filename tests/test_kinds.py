@@ -74,3 +74,11 @@ def test_arguments_of_each_kind() -> None:
     model = targets.instantiate({"_target_": "keras.Sequential", "layers": layers}, "model")
     assert model.output_shape == (None, 3)
     assert float(model.layers[0].kernel_regularizer.l2) == 0.5
+
+
+def test_a_launcher_is_one_of_the_schema() -> None:
+    for name in ("auto", "Env", "Inline", "Kubernetes", "Local", "Ray", "Ssh", "slurm.choose"):
+        trust.check({"launcher": {"_target_": f"dtrain.launchers.{name}"}})
+    for name in ("Launcher", "Elsewhere", "local.Local", "local.Ports", "slurm.Slurm", "run_of"):
+        with pytest.raises(UsageError, match="is no launcher"):
+            trust.check({"launcher": {"_target_": f"dtrain.launchers.{name}"}})

@@ -52,7 +52,8 @@ class Kind:
     Attributes:
         what: it is, for messages.
         accepted: names, for messages.
-        names: pattern of the whole name.
+        names: patterns of whole names.
+        group: of the configuration: the names are the functions of its options.
         bases: Keras' classes, of one of which a class of Keras' must be.
         first: names of the first parameters of a function of Keras'; None: no function is taken.
         home: module that a function of Keras' is from, or below.
@@ -61,11 +62,21 @@ class Kind:
 
     what: str
     accepted: str
-    names: str
+    names: Sequence[str] = ()
+    group: str = ""
     bases: Sequence[str] = ()
     first: Sequence[str] | None = None
     home: str = ""
     package: str = "keras"
+
+    def has(self, target: str) -> bool:
+        """Say whether a thing of this name may be of this kind."""
+        if self.group:
+            from dtrain.config import schema  # with pydantic: a task calls nothing of a group
+
+            return target in map(schema.target_of, schema.SCHEMAS[self.group].values())
+        pattern = "|".join(self.names).replace("SAFE", _SAFE).replace("CLASS", r"[A-Z]\w*")
+        return re.fullmatch(pattern, target) is not None
 
 
 #: dtrain, Keras, PyTorch and its metrics, of which some names may be given without trust, and all
@@ -74,16 +85,8 @@ KNOWN = ("dtrain", "keras", "torch", "torchmetrics")
 #: Keras' layers but those that run code which a file or an argument brings.
 _SAFE = r"(?!(Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer)$)CLASS"
 
-
-def _pattern(names: list[str]) -> str:
-    return "|".join(names).replace("SAFE", _SAFE).replace("CLASS", r"[A-Z]\w*")
-
-
 _TABLE: Any = reading.read_plain(Path(__file__).with_name("kinds.yaml"))
-_KINDS = {
-    name: Kind(**{"what": name, **row, "names": _pattern(row["names"])})
-    for name, row in _TABLE["kinds"].items()
-}
+_KINDS = {name: Kind(**{"what": name, **row}) for name, row in _TABLE["kinds"].items()}
 #: What is called at each key.
 PLACES = {key: tuple(_KINDS[name] for name in names) for key, names in _TABLE["places"].items()}
 #: Groups, and keys, below which a function or class of the user's own project is called.
@@ -93,7 +96,7 @@ ARGUMENTS = tuple(_KINDS[name] for name in _TABLE["arguments"])
 EVERY = tuple(_KINDS.values())
 MODEL, CALLBACK = PLACES["model"][0], PLACES["trainer.callbacks"][0]
 #: Keras' callbacks that neither send anything nor run code of an argument.
-CALLBACKS = tuple(re.findall(r"[A-Z]\w+", CALLBACK.names))
+CALLBACKS = tuple(re.findall(r"[A-Z]\w+", " ".join(CALLBACK.names)))
 #: Callbacks that write: the argument that says where, and Keras' default of it.
 WRITES: dict[str, tuple[str, str | None]] = {
     name: tuple(argument) for name, argument in _TABLE["writes"].items()
@@ -127,7 +130,7 @@ def takes_own(key: str) -> bool:
 
 def named(target: str, kinds: tuple[Kind, ...]) -> list[Kind]:
     """Return those of ``kinds`` that a thing called ``target`` may be of."""
-    return [kind for kind in kinds or EVERY if re.fullmatch(kind.names, target)]
+    return [kind for kind in kinds or EVERY if kind.has(target)]
 
 
 def _is(value: Any, kind: Kind) -> bool:

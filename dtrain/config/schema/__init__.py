@@ -223,10 +223,17 @@ BASES: dict[str, type[Group]] = {
 
 def _of_functions(base: type[Group]) -> dict[str, type[Group]]:
     """Return the classes below ``base`` by their functions: ``sgd``, ``schedule_free_adamw``."""
-    kinds = [kind for kind in _below(base) if target_of(kind) is not None]
-    names = [str(target_of(kind)).rpartition(".")[2] for kind in kinds]
-    names = [re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower() for name in names]
-    return dict(zip(names, kinds, strict=True))
+    targets = {kind: target_of(kind) for kind in _below(base)}
+    return {_snake(name.rpartition(".")[2]): kind for kind, name in targets.items() if name}
+
+
+def _of_classes(base: type[Group]) -> dict[str, type[Group]]:
+    """Return ``base`` and the classes below it by their own names: ``no_tracker``."""
+    return {_snake(kind.__name__): kind for kind in (base, *_below(base))}
+
+
+def _snake(name: str) -> str:
+    return re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _below(base: type[Group]) -> Iterator[type[Group]]:
@@ -247,17 +254,8 @@ SCHEMAS: dict[str, dict[str, type[Group]]] = {
     "dataset": _of_functions(datasets.Dataset),
     "optimizer": _of_functions(models.Optimizer),
     "optimizer/schedule": _of_functions(models.Schedule),
-    "strategy": {"Strategy": strategies.Strategy,
-                 **{kind.__name__: kind for kind in _below(strategies.Strategy)}},
-    "action": {"action": running.Action, "evaluate": running.Evaluate, "predict": running.Predict},
-    "debug": {"debug": running.Debug, "nan": running.Nan, "overfit": running.Overfit,
-              "one_batch": running.OneBatch},
-    "launcher": {"launcher": launchers.Launcher, "env": launchers.Env, "auto": launchers.Auto,
-                 "ray": launchers.Ray, "ssh": launchers.Ssh, "k8s": launchers.Kubernetes,
-                 "slurm": launchers.Slurm},
-    "tracking": {"tracking": running.Tracking, "mlflow": running.MLflow,
-                 "none": running.NoTracker},
-}  # fmt: skip
+    **{group: _of_classes(base) for group, base in BASES.items() if group != "dataset"},
+}
 #: Model of each tracker that stands in a node of its own, ``tracking.NAME``.
 SINKS = _of_functions(running.Sink)
 

@@ -95,6 +95,14 @@ class Launcher(f.Group, scope="command"):
     """Seconds of silence after which another host is lost."""
 
 
+class Local(Launcher, target="dtrain.launchers.Local"):
+    """Starts a process of this machine for each task."""
+
+
+class Inline(Local, target="dtrain.launchers.Inline"):
+    """Trains in the process of the command."""
+
+
 class Auto(Launcher, target="dtrain.launchers.auto"):
     """The cluster that this command was started in, or this machine."""
 
