@@ -307,7 +307,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
         WHERE, {"TF_CONFIG": "{cluster: {}}"}, sentence="TF_CONFIG={cluster: {}}: is not JSON",
     ),
     "a TF_CONFIG without a task": Recorded(
-        WHERE, {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, sentence='has no "task"',
+        WHERE, {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, sentence="KeyError: 'task'",
     ),
     # --- Vertex AI
     "two worker pools": Recorded(

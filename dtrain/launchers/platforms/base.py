@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -158,11 +159,8 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
 def _other_number(number: int, started: Started, planned: Cluster, strategy: str) -> UsageError:
     """Return the error of so many commands in the place of those that are planned."""
     roles = [task.role for task in planned.tasks]
-    counts = {role: roles.count(role) for role in dict.fromkeys(roles)}
-    names = {"worker": "workers", "ps": "parameter servers"}
-    wanted = ", ".join(
-        f"{count} {role if count == 1 else names[role]}" for role, count in counts.items()
-    )
+    counts = Counter(roles)
+    wanted = in_words(counts)
     if "ps" in counts:
         key, beside = "strategy.workers", len(roles) - counts["worker"]
     else:
@@ -176,6 +174,13 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     why = f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}"
     return UsageError(key, why, value, typed=instead, hint=f"a cluster for strategy={strategy}",
                       accepted=f"{accepted}, or {instead}" if instead else accepted)  # fmt: skip
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Return how many tasks of each role there are: ``1 chief, 2 workers``."""
+    names = {"worker": "workers", "ps": "parameter servers"}
+    words = [f"{n} {role if n == 1 else names.get(role, role)}" for role, n in counts.items()]
+    return ", ".join(words) or "no task"
 
 
 def _tasks(number: int, started: Started) -> str:

@@ -7,10 +7,10 @@ import ipaddress
 import json
 import os
 import re
+from collections import Counter
 
 from dtrain.errors import UsageError, nearest, refuse
-from dtrain.files.fields import Json
-from dtrain.launchers.platforms.base import Started
+from dtrain.launchers.platforms.base import Started, in_words
 from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
@@ -21,11 +21,19 @@ _EXAMPLE = (
 )
 
 
+#: Roles that TensorFlow's own programs have, and why they are none here.
+_OTHER_ROLES = {
+    "master": "is an old name of the role: name it chief",
+    "evaluator": "is no task of a training: python -m dtrain evaluate RUN follow=true",
+    "ps": "is of strategy=ps alone",
+}
+
+
 class TFConfig:
     """The cluster environment of TensorFlow: Kubernetes' training operator, Vertex AI, shells."""
 
     def started(self) -> Started | None:
-        """Return how many tasks ``TF_CONFIG`` speaks of, None where it is not set or empty.
+        """Return the tasks that ``TF_CONFIG`` speaks of, None where it is not set or empty.
 
         The rest is for :func:`read`, which knows what was planned.
 
@@ -35,13 +43,10 @@ class TFConfig:
         text = os.environ.get("TF_CONFIG", "")
         if not text.strip():
             return None
-        value = _parse(text)
-        task, listed = value["task"], value["cluster"]
-        counts = {role: len(each) for role, each in listed.items() if isinstance(each, list)}
-        addresses = tuple(str(address) for each in counts for address in listed[each])
-        leads = "chief" if counts.get("chief") else "worker"
-        is_first = (task.get("type"), task.get("index")) == (leads, 0)
-        return Started("TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses)
+        addresses, role, index = _parse(text)
+        flat = tuple(address for listed in addresses.values() for address in listed)
+        is_first = (role, index) == ("chief" if "chief" in addresses else "worker", 0)
+        return Started("TF_CONFIG", 0 if is_first else 1, len(flat), addresses=flat)
 
     def find(self, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
         """Find the planned cluster, and this command's task in it, in ``TF_CONFIG``.
@@ -77,42 +82,42 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
         refuse("strategy", "is one process and has no use for a cluster", strategy,
                accepted="one of several tasks, or any with launcher=local",
                hint="strategy=multiworker, or launcher=local")  # fmt: skip
-    value = _parse(text)
-    usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
-    addresses: dict[str, list[str]] = {}
-    for role, listed in value["cluster"].items():
-        if listed == []:
-            continue
-        _check_role(f"cluster.{role}", role, listed, usable, strategy)
-        addresses[role] = _addresses(f"cluster.{role}", listed)
-    _check_numbers(addresses, planned)
-    _check_together(addresses)
-    if "chief" not in addresses:
-        workers = [
-            dataclasses.replace(task, role="worker", index=index)
-            for index, task in enumerate(planned.tasks)
-        ]
-        planned = dataclasses.replace(planned, tasks=tuple(workers))
+    if text is None or not text.strip():
+        refuse("TF_CONFIG", "says nothing of the cluster that launcher=env is to join",
+               text or "(not set)", hint=_EXAMPLE,
+               accepted="JSON, or RANK, WORLD_SIZE, MASTER_ADDR; or launcher=local")  # fmt: skip
+    addresses, role, index = _parse(text)
+    usable = {"chief", "worker", *(task.role for task in planned.tasks)}
+    for each in (*addresses, role):
+        if each not in usable:
+            near = nearest(each, sorted(usable)) or "worker"
+            raise _wrong(each, _OTHER_ROLES.get(each, "is no role of a task"), hint=f'"{near}"')
+    if "chief" not in addresses and "ps" not in usable:
+        planned = dataclasses.replace(planned, tasks=tuple(
+            dataclasses.replace(task, role="worker", index=number)
+            for number, task in enumerate(planned.tasks)
+        ))  # fmt: skip
+    _check_numbers({role: len(listed) for role, listed in addresses.items()}, planned)
+    _check_hosts([address for listed in addresses.values() for address in listed])
     placed = planned.at([addresses[task.role][task.index] for task in planned.tasks])
-    return placed, placed.task(_own_name(value["task"], addresses, usable, strategy))
+    own = [task for task in placed.tasks if (task.role, task.index) == (role, index)]
+    if not own or type(index) is not int:
+        raise _wrong(f"{role} {index}", 'is the task, and "cluster" lists no such one')
+    return placed, own[0]
 
 
 def host_port(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[IPv6]:port``.
 
     Raises:
-        ValueError: it is neither; the message is a clause that says why.
+        ValueError: it is neither.
     """
-    parts = re.fullmatch(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]+)", address)
-    if parts is None:
-        raise ValueError("is not host:port")
+    pattern = r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[\w.-]+)):(?P<port>[0-9]{1,5})"
+    parts = re.fullmatch(pattern, address)
+    if parts is None or not 0 < int(parts["port"]) < 65536:
+        raise ValueError(f"{address!r:.60} is not host:port")
     if parts["six"]:
-        try:
-            ipaddress.IPv6Address(parts["six"])
-        except ValueError:
-            raise ValueError("has no IPv6 address in its brackets") from None
-    if len(parts["port"]) > 5 or not 0 < int(parts["port"]) < 65536:
-        raise ValueError(f"has a port out of range, {parts['port'][:9]}")
+        ipaddress.IPv6Address(parts["six"])
     return parts["six"] or parts["host"], int(parts["port"])
 
 
@@ -126,107 +131,50 @@ def is_local(host: str) -> bool:
     return host.lower() in _HERE or host.startswith("127.")
 
 
-def _wrong(
-    where: str, value: object, problem: str, typed: str | None = None, hint: str = _EXAMPLE
-) -> UsageError:
-    """Return the error of a part of ``TF_CONFIG``, such as ``cluster.worker[0]``."""
-    text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
+def _wrong(value: str, problem: str, typed: str | None = None, hint: str = _EXAMPLE) -> UsageError:
+    """Return the error of a part of ``TF_CONFIG``."""
+    text = " ".join(value.split())
     text = text if len(text) <= 60 else f"{text[:57]}..."
-    return UsageError(f"TF_CONFIG.{where}".rstrip("."), problem, text, typed=typed, hint=hint,
+    return UsageError("TF_CONFIG", problem, text, typed=typed, hint=hint,
                       accepted="TensorFlow's JSON, with one cluster on every host")  # fmt: skip
 
 
-def _parse(text: str | None) -> Json:
-    if text is None or not text.strip():
-        refuse("TF_CONFIG", "says nothing of the cluster that launcher=env is to join",
-               text or "(not set)", hint=_EXAMPLE,
-               accepted="JSON, or RANK, WORLD_SIZE, MASTER_ADDR; or launcher=local")  # fmt: skip
+def _parse(text: str) -> tuple[dict[str, list[str]], str, object]:
+    """Return the addresses by role, and the role and the index of this process."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _wrong("", text, f"is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _wrong("", text, "is not a JSON object")
-    for part in ("cluster", "task"):
-        if part not in value:
-            raise _wrong("", text, f'has no "{part}"')
-        if not isinstance(value[part], dict):
-            raise _wrong(part, value[part], "is not a JSON object")
-    return value
+    except ValueError as error:
+        raise _wrong(text, f"is not JSON: {error}") from None
+    try:
+        cluster, task = value["cluster"], value["task"]
+        addresses = {str(role): list(listed) for role, listed in cluster.items() if listed}
+        for address in (each for listed in addresses.values() for each in listed):
+            host_port(address)
+        return addresses, str(task["type"]), task["index"]
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        problem = f"is no cluster and task of it ({type(error).__name__}: {error})"
+        raise _wrong(text, problem) from None
 
 
-def _check_role(where: str, role: object, value: object, usable: list[str], strategy: str) -> None:
-    if role in usable:
+def _check_numbers(counts: dict[str, int], planned: Cluster) -> None:
+    """Refuse another cluster than the planned one, and say which keys would plan it."""
+    wanted = Counter(task.role for task in planned.tasks)
+    if counts == wanted:
         return
-    problem, typed = "is no role of a task", None
-    hint = f'"{nearest(str(role), usable) or "worker"}"'
-    if role == "master":
-        problem, hint = "is an old name of the role: name it chief", '"chief"'
-    elif role == "evaluator":
-        problem = "dtrain evaluates in the training loop itself"
-        hint = "TF_CONFIG without the evaluator; python -m dtrain evaluate RUN follow=true"
-    elif role == "ps":
-        problem, typed = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
-    raise _wrong(where, value, problem, typed, hint)
+    keys = {"worker": "strategy.workers", "ps": "strategy.servers"}
+    typed = " ".join(f"{key}={counts[role]}" for role, key in keys.items() if role in counts)
+    if "ps" not in wanted:
+        typed = f"hardware.hosts={sum(counts.values())}"
+    fits = counts.get("chief") == 1 or ("ps" not in wanted and "chief" not in counts)
+    raise _wrong(in_words(counts), f"the configuration asks for {in_words(wanted)}",
+                 typed=typed if fits and counts else None)  # fmt: skip
 
 
-def _addresses(where: str, listed: object) -> list[str]:
-    if not isinstance(listed, list):
-        raise _wrong(where, listed, "is not a list of addresses")
-    for index, address in enumerate(listed):
-        try:
-            host_port(address if isinstance(address, str) else "")
-        except ValueError as error:
-            raise _wrong(f"{where}[{index}]", address, str(error)) from None
-    return listed
-
-
-def _check_numbers(addresses: dict[str, list[str]], planned: Cluster) -> None:
-    chiefs, workers = len(addresses.get("chief", [])), len(addresses.get("worker", []))
-    if chiefs > 1:
-        raise _wrong("cluster.chief", f"{chiefs} tasks", "a cluster has one chief")
-    if not any(task.role == "ps" for task in planned.tasks):
-        _check_number("cluster", chiefs + workers, "hardware.hosts", len(planned.tasks))
-        return
-    if not chiefs:
-        raise _wrong("cluster", ", ".join(addresses), "has no chief, and of a cluster with "
-                     "parameter servers the chief is the one that leads")  # fmt: skip
-    for role, key in (("worker", "strategy.workers"), ("ps", "strategy.servers")):
-        wanted = sum(task.role == role for task in planned.tasks)
-        _check_number(f"cluster.{role}", len(addresses.get(role, [])), key, wanted)
-
-
-def _check_number(where: str, number: int, key: str, wanted: int) -> None:
-    if number != wanted:
-        tasks = "1 task" if number == 1 else f"{number} tasks"
-        typed = f"{key}={number}" if number else None
-        raise _wrong(where, tasks, f"{key}={wanted} asks for {wanted}", typed)
-
-
-def _check_together(addresses: dict[str, list[str]]) -> None:
-    placed = [
-        (f"cluster.{role}[{index}]", address, *host_port(address))
-        for role, listed in addresses.items()
-        for index, address in enumerate(listed)
-    ]
-    elsewhere = [address for _, address, host, _ in placed if not is_local(host)]
-    first: dict[tuple[str, int], str] = {}
-    for where, address, host, port in placed:
-        if (other := first.setdefault((host.lower(), port), where)) != where:
-            raise _wrong(where, address, f"is the address of TF_CONFIG.{other} too")
-        if elsewhere and is_local(host):
-            problem = "is another machine on each host, and the cluster has other hosts"
-            raise _wrong(where, address, f"{problem}: {elsewhere[0]}")
-
-
-def _own_name(task: Json, addresses: dict[str, list[str]], usable: list[str], strategy: str) -> str:
-    role, index = task.get("type"), task.get("index")
-    _check_role("task.type", role, role, usable, strategy)
-    listed = len(addresses.get(str(role), []))
-    if not listed:
-        raise _wrong("task.type", role, f'"cluster" lists no {role}')
-    if not isinstance(index, int) or isinstance(index, bool):
-        raise _wrong("task.index", index, "is not an integer")
-    if not 0 <= index < listed:
-        raise _wrong("task.index", index, f'"cluster" lists {listed} for {role}')
-    return f"{role}-{index}"
+def _check_hosts(addresses: list[str]) -> None:
+    """Refuse an address that two tasks have, and one that is another machine on each host."""
+    if len({address.lower() for address in addresses}) < len(addresses):
+        raise _wrong(", ".join(addresses), "two tasks have one address")
+    here = [address for address in addresses if is_local(host_port(address)[0])]
+    if here and len(here) < len(addresses):
+        problem = "is another machine on each host, and the cluster has other hosts"
+        raise _wrong(here[0], problem)
