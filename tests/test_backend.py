@@ -13,7 +13,7 @@ from dtrain.config.schema import strategies
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.job import backend, early_import
+from dtrain.job import early_import, plan
 from dtrain.job.early_import import begun, task_environment
 from dtrain.run import strategy_plan
 from dtrain.run.devices import Machine
@@ -98,28 +98,28 @@ def test_registries_and_files_of_strategies_agree() -> None:
 
 def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = planned(JAX).cluster
-    monkeypatch.setattr(backend, "version", lambda name: None if name == "jaxlib" else "1")
+    monkeypatch.setattr(plan, "version", lambda name: None if name == "jaxlib" else "1")
     with pytest.raises(UsageError) as error:
-        backend.check_here(cluster)
+        plan.check_framework(cluster)
     assert str(error.value) == (
         "backend=jax: JAX is not installed; accepted: tensorflow, jax, torch, auto; type: "
         "pip install 'dtrain[jax]'"
     )
-    backend.check_here(planned().cluster)
-    monkeypatch.setattr(backend, "version", lambda name: "1")
+    plan.check_framework(planned().cluster)
+    monkeypatch.setattr(plan, "version", lambda name: "1")
     on_gpu = planned(JAX, on=Machine(1, 8)).cluster
     with pytest.raises(UsageError, match=r"type: pip install 'jax\[cuda12\]'"):
-        backend.check_here(on_gpu)
-    monkeypatch.setattr(backend, "installed", lambda: ({"jax-cuda12-plugin": "1"}, []))
-    backend.check_here(on_gpu)
+        plan.check_framework(on_gpu)
+    monkeypatch.setattr(plan, "installed", lambda: ({"jax-cuda12-plugin": "1"}, []))
+    plan.check_framework(on_gpu)
     torch = [planned("backend=torch", on=Machine(gpus, 8)).cluster for gpus in (0, 1)]
-    monkeypatch.setattr(backend, "version", lambda name: "2.13.0+cpu")
-    backend.check_here(torch[0])
+    monkeypatch.setattr(plan, "version", lambda name: "2.13.0+cpu")
+    plan.check_framework(torch[0])
     with pytest.raises(UsageError, match=r"hardware=gpu: PyTorch 2.13.0\+cpu is a build for CPUs"):
-        backend.check_here(torch[1])
-    monkeypatch.setattr(backend, "version", lambda name: None)
+        plan.check_framework(torch[1])
+    monkeypatch.setattr(plan, "version", lambda name: None)
     with pytest.raises(UsageError, match=r"PyTorch is not .* type: pip install 'dtrain\[torch\]'"):
-        backend.check_here(torch[0])
+        plan.check_framework(torch[0])
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,15 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_variables_of_the_user(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str | None
 ) -> None:
-    monkeypatch.setattr(backend, "version", lambda name: "1")
+    monkeypatch.setattr(plan, "version", lambda name: "1")
     monkeypatch.setenv(name, value)
     cluster = planned(JAX, "strategy=mirrored").cluster
-    backend.check_here(planned("strategy=mirrored").cluster)  # they are not TensorFlow's
+    plan.check_framework(planned("strategy=mirrored").cluster)  # they are not TensorFlow's
     if message is None:
-        backend.check_here(cluster)
+        plan.check_framework(cluster)
         return
     with pytest.raises(UsageError) as error:
-        backend.check_here(cluster)
+        plan.check_framework(cluster)
     assert message in str(error.value)
 
 

@@ -14,8 +14,8 @@ from dtrain.data.sources import Splits
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.host import forkserver
-from dtrain.job import backend, logging_models, start_times
-from dtrain.job.plan import Plan, plan, sizes
+from dtrain.job import exporting, start_times
+from dtrain.job.plan import Plan, check_framework, plan, sizes
 from dtrain.job.run import Job, JobSpec, run_job
 from dtrain.launchers import Launcher
 from dtrain.run import initial
@@ -95,11 +95,12 @@ def check(
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     if not kind.is_run:
         launcher = launcher.here(kind.trains)
-    logging_models.check(config, make_tracker(config))
+    exporting.check_logged(config, make_tracker(config))
     if kind.trains:
         _check_model(config)
-        if launcher.sees_data:
-            check_initial(config)
+        begins = config.resume is None and config.fork is None  # others have their weights
+        if launcher.sees_data and config.init.weights is not None and begins:
+            initial.kind(config.init.weights)
     try:
         here = launcher.part(machine())
         early = kind.spread(config, plan(config, None, here, kind.trains), here)
@@ -108,7 +109,7 @@ def check(
         }
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
         if launcher.sees_data:
-            backend.check_here(early.cluster)
+            check_framework(early.cluster)
         cluster = launcher.check(early.cluster, facts)
         if prepare:
             launcher.prepare(cluster)
@@ -135,23 +136,6 @@ def _check_model(config: Config) -> None:
     if model in _OF_IMAGES and is_table and dataset.get("format") in ("csv", "json"):
         refuse("model", "takes images, and a table has rows of columns", model.rpartition(".")[2],
                accepted="mlp, or a model of your own", typed="model=mlp")  # fmt: skip
-
-
-def check_initial(config: Config) -> None:
-    """Refuse weights that are not there, and rules without any.
-
-    Args:
-        config: of a job that trains. One that is resumed, or a fork, has its weights.
-
-    Raises:
-        UsageError: naming the key.
-    """
-    if config.init.weights is None:
-        if config.init.rules:
-            refuse("init.rules", "are of init.weights, which is null", config.init.rules,
-                   typed="'init.rules=[]'")  # fmt: skip
-    elif config.resume is None and config.fork is None:
-        initial.kind(config.init.weights)
 
 
 def start(

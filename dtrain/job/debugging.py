@@ -44,12 +44,12 @@ class DebugJob(Job):
         findings = {name: value for name, value in event.items() if name not in ("event", "time")}
         return {**outcome.result(*given, **course), "debug": findings}
 
-    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
-        if summary := found["debug"].get("summary"):
+    def _print_end(self, record: Json, lacking: Collection[str]) -> None:
+        if summary := record["debug"].get("summary"):
             self._view.detail(summary)
-        if (error := failure.sentence(found["failure"], self._rundir.path)) is not None:
+        if (error := failure.sentence(record["failure"], self._rundir.path)) is not None:
             self._view.detail(f"error: {error}")
-        passed = "passed" if found["exit_code"] == errors.OK else "not passed"
+        passed = "passed" if record["exit_code"] == errors.OK else "not passed"
         self._view.detail(f"{self._command['derived']['command']}: {passed}")
         self._view.detail(f"folder: {short(self._rundir.path)}")
 

@@ -7,30 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dtrain import secrets
 from dtrain.config.node import to_plain
 from dtrain.config.tree import Config
-from dtrain.errors import DtrainError, refuse
+from dtrain.errors import DtrainError, Interrupted, refuse
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.host.packages import version
 from dtrain.job import folders
-from dtrain.job.backend import check_here
 from dtrain.job.early_import import task_environment
+from dtrain.job.plan import check_framework
+from dtrain.job.supervisor import Requests
 from dtrain.launchers.questions import ask
-from dtrain.run import checkpoint, exports
+from dtrain.run import checkpoint, exports, registry
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.exports import FORMATS, Exported, Record, Version
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, short
+from dtrain.run.registry import Model
+from dtrain.terminal.progress import View
+from dtrain.tracking.base import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class ExportResult:
     """What came of one checkpoint.
 
     Attributes:
@@ -46,16 +52,16 @@ class Made:
     refused: dict[str, str]
 
 
-def name_of(rundir: RunDir, weights: str, given: str | None = None) -> str:
-    """Return the name of the model: that of the run, where none was given.
+def name_of(rundir: RunDir, weights: str, name: str | None = None) -> str:
+    """Return the name of the model: ``name``, or that of the run.
 
     Raises:
         UsageError: it is not one file name.
     """
-    if given is None:
-        found = str(reading.read_plain(rundir.config).get("name"))
-        given = found if weights == "raw" else f"{found}-ema"
-    return folders.check_name(given)
+    if name is None:
+        name = str(reading.read_plain(rundir.config).get("name"))
+        name = name if weights == "raw" else f"{name}-ema"
+    return folders.check_name(name)
 
 
 def backend_of(rundir: RunDir) -> str:
@@ -70,7 +76,7 @@ def backend_of(rundir: RunDir) -> str:
 def export(
     config: Config, rundir: RunDir, formats: Sequence[str], weights: str, word: str | None,
     place: Path, hear: Callable[[str], None], waiting: Callable[[], None], gives_way: bool = False,
-) -> Iterator[Made]:  # fmt: skip
+) -> Iterator[ExportResult]:  # fmt: skip
     """Export checkpoints of a run, and yield what came of each.
 
     Args:
@@ -86,7 +92,7 @@ def export(
 
     Raises:
         UsageError: a format cannot be, or what is there is of another model.
-        DtrainError: the model cannot be made.
+        DtrainError: the model cannot be built.
         OSError: it cannot be written.
     """
 
@@ -105,7 +111,7 @@ def export(
         name: {each: version(each) for each in (*always, *_packages(name, is_module))}
         for name in formats or ["pt2" if is_module else "savedmodel"]
     }
-    check_here(cluster)
+    check_framework(cluster)
 
     def asked(**words: Any) -> Json:
         if words["do"] == "write":
@@ -132,7 +138,7 @@ def export(
 def _exported(
     path: Path, rundir: RunDir, versions: dict[str, dict[str, str | None]], weights: str,
     place: Path, asked: Callable[..., Json],
-) -> Made:  # fmt: skip
+) -> ExportResult:  # fmt: skip
     """Export one checkpoint, held at ``path``.
 
     Args:
@@ -141,17 +147,17 @@ def _exported(
         asked: asks the process that exports.
     """
     manifest = read_manifest(path)
-    made = Version(place / str(manifest["step"]))
-    made.check(manifest.get("digest"), weights)
+    version = Version(place / str(manifest["step"]))
+    version.check(manifest.get("digest"), weights)
     checkpoint.check_weights(path, weights)
-    there = made.record["formats"] if made.record is not None else {}
+    there = version.record["formats"] if version.record is not None else {}
     already = tuple(name for name in versions if name in there)
     names = [name for name in versions if name not in there]
     if not names:
-        return Made(made.path, already, None, {})
-    writing.make_folder(made.aside)
+        return ExportResult(version.path, already, None, {})
+    writing.make_folder(version.aside)
     try:
-        places = {"folder": str(made.aside), "work": str(path)}
+        places = {"folder": str(version.aside), "work": str(path)}
         try:
             written = asked(
                 do="write", **places, path=str(path), averaged=weights == "ema", names=names
@@ -168,9 +174,9 @@ def _exported(
             if isinstance(results[name], str):
                 refused[name] = results[name]
                 for part in FORMATS[name].files:
-                    writing.remove(made.aside / part)
+                    writing.remove(version.aside / part)
                 continue
-            files = exports.files(made.aside, name)
+            files = exports.files(version.aside, name)
             kept[name] = {
                 "bytes": sum(file["bytes"] for file in files.values()),
                 "files": files,
@@ -191,10 +197,10 @@ def _exported(
             "formats": kept,
         }
         if kept:
-            made.publish(record)
+            version.publish(record)
     finally:
-        writing.remove(made.aside)
-    return Made(made.path, already, record, refused)
+        writing.remove(version.aside)
+    return ExportResult(version.path, already, record, refused)
 
 
 def _packages(name: str, is_module: bool) -> tuple[str, ...]:
@@ -216,3 +222,107 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
             refuse("format", f"{package} is not installed, which converts or runs it", name,
                    typed=f"pip install {wanted}")  # fmt: skip
     return packages
+
+
+# -- the model that is logged when a run has ended (``tracking.model``)
+
+#: What is exported to be logged.
+FORMAT = "savedmodel"
+#: Of ``tracking.model``: which checkpoint that is; None: the best where objectives are known.
+_CHECKPOINTS = {"best": None, "final": "latest"}
+
+
+def model_to_log(config: Config) -> str | None:
+    """Return ``best`` or ``final`` where a model of the run is to be logged, else None."""
+    which: str | None = config.tracking.get("model")  # a user's own tracker may not have the key
+    return which if which in _CHECKPOINTS else None
+
+
+def registered_name(config: Config) -> str | None:
+    """Return the name under which the run's model is to be a version; None for none."""
+    name: str | None = config.tracking.get("register")
+    return name
+
+
+def check_logged(config: Config, tracker: Tracker) -> None:
+    """Refuse models that nothing would keep, and names of none.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    which = model_to_log(config)
+    if which is not None and not tracker.keeps_models:
+        refuse("tracking.model", f"{tracker.label} keeps no models", which,
+               accepted="none, or any with tracking=mlflow", typed="tracking=mlflow")  # fmt: skip
+
+
+def export_to_log(
+    config: Config, rundir: RunDir, word: str | None, weights: str, names: list[str],
+    hear: Callable[[str], None], waiting: Callable[[], None],
+) -> Model:  # fmt: skip
+    """Export a checkpoint, and write down that it is to be logged.
+
+    Args:
+        config: of the run, settled.
+        rundir: of the run.
+        word: of :func:`dtrain.run.checkpoint.choose`.
+        weights: ``raw`` or ``ema``.
+        names: under which it is to be a version.
+        hear, waiting: of :func:`export`.
+
+    Raises:
+        DtrainError: it cannot be exported, or is not what Keras computes.
+        OSError: it cannot be written.
+    """
+    place = rundir.path / "exports" / name_of(rundir, weights)
+    [exported] = export(config, rundir, [FORMAT], weights, word, place, hear, waiting)
+    if exported.refused:
+        raise DtrainError(f"it is not kept: {exported.refused[FORMAT]}")
+    record = exports.read(exported.path)
+    model: Model = {
+        "path": exported.path.relative_to(rundir.path).as_posix(),
+        "step": record["step"],
+        "digest": str(record["digest"]),
+        "weights": record["weights"],
+        "data": record.get("data", ""),
+        "names": names,
+    }
+    registry.add(rundir, model)
+    return model
+
+
+def export_wanted(
+    config: Config, rundir: RunDir, hear: Callable[[str], None], waiting: Callable[[], None]
+) -> Model:
+    """Export the model that ``tracking.model`` asks for, as :func:`export_to_log` does."""
+    name = registered_name(config)
+    word = _CHECKPOINTS[str(model_to_log(config))]
+    return export_to_log(config, rundir, word, "raw", [] if name is None else [name], hear, waiting)
+
+
+def export_at_end(config: Config, rundir: RunDir, view: View, requests: Requests) -> None:
+    """Export the model of a run that has ended well, whatever comes of it, where that is wanted.
+
+    Args:
+        config: of the run, settled.
+        rundir: of the run.
+        view: hears what is done, and what went wrong.
+        requests: to stop: another one ends the export.
+    """
+    if model_to_log(config) is None:
+        return
+    before = requests.count
+
+    def waiting() -> None:
+        if requests.count > before:
+            raise Interrupted("stopped")
+
+    view.detail("exporting the model")
+    try:
+        model = export_wanted(config, rundir, lambda doing: None, waiting)
+    except Exception as error:  # of the user's model, of a library, of a full disk
+        command = f"python -m dtrain sync {shlex.quote(short(rundir.path))}"
+        problem = secrets.mask(str(error) or type(error).__name__)
+        view.message(f"the model is not logged: {problem}; to try again: {command}")
+    else:
+        view.detail(f"model: {short(rundir.path / model['path'])}")

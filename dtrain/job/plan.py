@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 
 from dtrain.config import targets
 from dtrain.config.tree import Config
@@ -14,13 +16,21 @@ from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import refuse
 from dtrain.files.fields import Values
+from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.packages import installed, version
 from dtrain.job.early_import import task_environment
 from dtrain.run import devices, strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.devices import Machine, device_count, device_kind, operation_threads
 from dtrain.run.strategy_plan import StrategyPlan
 
+#: Packages by which JAX computes on NVIDIA GPUs.
+_GPU_PLUGIN = re.compile(r"jax-cuda\d+-plugin")
+#: What JAX calls the devices of a kind.
+_PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda"}, "tpu": {"tpu"}}
+#: Variable of JAX that says how many devices a CPU has.
+_DEVICES = "JAX_NUM_CPU_DEVICES"
 #: Most examples that a run may see: positions are whole numbers of 64 bits, and sums of them too.
 MOST_EXAMPLES = 2**62
 
@@ -140,13 +150,13 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
 
 def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple[Task, ...]:
     """Return the tasks with threads, and ``own`` cores each, for those that compute."""
-    found, first = [], 0
+    placed, first = [], 0
     for task in tasks:
         if task.devices:
             cores = tuple(range(first, first + own))
             task, first = dataclasses.replace(task, threads=threads, cores=cores), first + own
-        found.append(task)
-    return tuple(found)
+        placed.append(task)
+    return tuple(placed)
 
 
 def _check_jit(config: Config, strategy: StrategyPlan) -> None:
@@ -260,3 +270,44 @@ def _check_command(config: Config, kind: str, gpus: int) -> None:
     refuse("hardware", f"this command has {gpus} GPUs, and a process of {title} has one", "gpu",
            accepted="a command for each GPU; hardware.devices=N of them on each host",
            hint=f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu")  # fmt: skip
+
+
+def check_framework(cluster: Cluster) -> None:
+    """Refuse a framework that is not installed here, and variables that contradict the plan.
+
+    Raises:
+        UsageError: naming the package or the variable.
+    """
+    framework = frameworks.of(cluster.environment)
+    if any(version(package) is None for package in framework.packages):
+        refuse("backend", f"{framework.title} is not installed",
+               cluster.environment[frameworks.VARIABLE], typed=framework.install)  # fmt: skip
+    on_gpu = cluster.device_kind == "gpu"
+    if framework is FRAMEWORKS["torch"] and on_gpu and str(version("torch")).endswith("+cpu"):
+        refuse("hardware", f"PyTorch {version('torch')} is a build for CPUs", "gpu",
+               accepted="cpu, or a build for GPUs (pytorch.org)", typed="hardware=cpu")  # fmt: skip
+    if framework is FRAMEWORKS["jax"]:
+        if on_gpu and not any(map(_GPU_PLUGIN.match, installed()[0])):
+            refuse("hardware", "JAX has no plugin for NVIDIA GPUs", "gpu",
+                   accepted="cpu, or gpu with it", typed="pip install 'jax[cuda12]'")  # fmt: skip
+        _check_variables(cluster)
+
+
+def _check_variables(cluster: Cluster) -> None:
+    """Refuse variables of JAX that contradict the cluster."""
+    kind, devices = cluster.device_kind, max(1, cluster.chief.devices)
+    flag = r"--xla_force_host_platform_device_count=\S+"
+    counts = [("XLA_FLAGS", n) for n in re.findall(flag, os.environ.get("XLA_FLAGS", ""))[-1:]]
+    for name, value in [*counts, (_DEVICES, os.environ.get(_DEVICES))]:
+        if kind == "cpu" and value and value.rpartition("=")[2] != str(devices):
+            refuse(name, f"the run has {devices} CPU devices (hardware.devices)", value,
+                   accepted=f"{devices}, or no such variable",
+                   typed=f"hardware.devices={value.rpartition('=')[2]}")  # fmt: skip
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
+        refuse("JAX_PLATFORMS", f"the run computes on {kind} (hardware.kind)", platforms,
+               accepted=f"{kind}, or no such variable", typed="unset JAX_PLATFORMS")  # fmt: skip
+    wide = os.environ.get("JAX_ENABLE_X64", "")
+    if wide.lower() in ("1", "true", "t", "yes", "y", "on"):
+        refuse("JAX_ENABLE_X64", "types of 64 bits make other numbers than hardware.precision says",
+               wide, accepted="0, or no such variable", typed="unset JAX_ENABLE_X64")  # fmt: skip

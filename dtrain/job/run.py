@@ -17,7 +17,7 @@ from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.files.fields import Json
 from dtrain.host import frameworks
-from dtrain.job import logging_models, report
+from dtrain.job import exporting, report
 from dtrain.job.folders import begin, lock
 from dtrain.job.plan import Plan
 from dtrain.job.run_files import RunFiles
@@ -277,19 +277,7 @@ class Job:
         self._view.message(message)
 
     def _look(self, tries: int = 1) -> None:
-        """Show and note what is new; what cannot be read now, of a network's disk, may be later."""
-        problem = None
-        for _ in range(tries):
-            try:
-                self._take_in()
-                return
-            except OSError as error:
-                problem = f"{error.filename} cannot be read now: {error.strerror}"
-            except DamagedFile as error:  # a log in whose place is a folder or a pipe
-                problem = str(error)
-        if problem is not None and problem != self._unread:
-            self._view.message(problem)
-        self._unread = problem
+        self._unread = read_new(self._take_in, self._view, self._unread, tries)
 
     def _take_in(self) -> None:
         progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
@@ -339,35 +327,35 @@ class Job:
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
             self._leave(self._files.put_back)
-        found = self._result(
+        result = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, failure=problem and problem.record(),
             restarts=self._restarts,
             replaced_workers=self._replaced, **self.start.times(self._events),
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
-            found["pruned"] = True
+            result["pruned"] = True
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
-            self._change(functools.partial(self._files.write_result, found))
+            self._change(functools.partial(self._files.write_result, result))
         if self.trains and status == "FINISHED" and self._delivery is not None:
-            logging_models.at_the_end(self._config, self._rundir, self._view, self._requests)
+            exporting.export_at_end(self._config, self._rundir, self._view, self._requests)
         delivery = None if kept else self._delivery
         lacking = [] if delivery is None else delivery.finish(status, time.time())
-        self._print_end(found, lacking)
-        return Outcome.of(found, interrupted=interrupted, pruned=pruned,
+        self._print_end(result, lacking)
+        return Outcome.of(result, interrupted=interrupted, pruned=pruned,
                           folder=self._rundir.path)  # fmt: skip
 
     #: Makes the contents of ``result.json``.
     _result = staticmethod(outcome.result)
 
-    def _print_end(self, found: Json, lacking: Collection[str]) -> None:
+    def _print_end(self, result: Json, lacking: Collection[str]) -> None:
         """Print how the job ended.
 
         Args:
-            found: the contents of ``result.json``.
+            result: the contents of ``result.json``.
             lacking: names of the trackers that have not got everything.
         """
-        report.print_end(self._view, self._tracker, self._rundir, found, lacking)
+        report.print_end(self._view, self._tracker, self._rundir, result, lacking)
 
     def _may_continue(self) -> bool:
         """Say whether the same command, once more, would not begin from nothing."""
@@ -390,3 +378,29 @@ class Job:
         if interrupted and self._may_continue():
             return errors.INTERRUPTED
         return errors.FAILED
+
+
+def read_new(read: Callable[[], None], view: View, known: str | None, tries: int = 1) -> str | None:
+    """Show what a run has written; what cannot be read now, of a network's disk, may be later.
+
+    Args:
+        read: reads and shows it.
+        view: where a problem is shown, once.
+        known: the problem of the last time.
+        tries: how often it may fail.
+
+    Returns:
+        The problem of this time; None where there was none.
+    """
+    problem = None
+    for _ in range(tries):
+        try:
+            read()
+            return None
+        except OSError as error:
+            problem = f"{error.filename} cannot be read now: {error.strerror}"
+        except DamagedFile as error:  # a log in whose place is a folder or a pipe
+            problem = str(error)
+    if problem is not None and problem != known:
+        view.message(problem)
+    return problem

@@ -27,9 +27,8 @@ from dtrain.files import writing
 from dtrain.files.fields import Json
 from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
-from dtrain.job.backend import check_here
 from dtrain.job.checks import check_address
-from dtrain.job.plan import plan, sizes
+from dtrain.job.plan import check_framework, plan, sizes
 from dtrain.launchers import Launcher
 from dtrain.launchers.questions import ask
 from dtrain.run.devices import machine
@@ -84,7 +83,7 @@ class Data(app.OneConfiguration):
         try:
             activity.begin("looking at the data")
             cluster = plan(config, None, here).cluster
-            check_here(cluster)
+            check_framework(cluster)
             # ORDER: the framework is imported while the data is looked at.
             warm(environment := cluster.environment)
             cluster = plan(config, sizes(config), here).cluster

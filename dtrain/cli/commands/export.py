@@ -117,7 +117,7 @@ class Export(OfModel):
                     yield str(checkpoint.step_of(path))
 
 
-def _print(made: exporting.Made, trained: str, origin: str) -> None:
+def _print(made: exporting.ExportResult, trained: str, origin: str) -> None:
     """Print what came of one checkpoint.
 
     Args:

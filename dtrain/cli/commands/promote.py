@@ -26,7 +26,7 @@ from dtrain.config.fields import Line, Options
 from dtrain.config.schema.running import ALIAS, Alias, Checkpoint, Registered
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, UsageError, printable, refuse
-from dtrain.job import logging_models
+from dtrain.job import exporting
 from dtrain.run import checkpoint, registry, schemas
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster
@@ -98,7 +98,7 @@ class Promote(OfModel):
         conditions.check_metrics(condition, _known(rundir, path, weights))
         activity = Activity()
         try:
-            model = logging_models.exported(
+            model = exporting.export_to_log(
                 config, rundir, word, weights, [name], activity.begin, activity.continues
             )
         finally:
@@ -125,7 +125,7 @@ class Promote(OfModel):
                           typed=command)  # fmt: skip
 
     def _name(self, config: Config) -> str:
-        name = self._options.name or logging_models.registered(config)
+        name = self._options.name or exporting.registered_name(config)
         if not name:
             refuse("name", "is what the model is registered as", "(none)", accepted="a name",
                    hint="name=digits, or tracking.register=digits of the run")  # fmt: skip

@@ -29,7 +29,7 @@ from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, NotPromoted, UsageError, printable, refuse
 from dtrain.files import reading
-from dtrain.job import folders, logging_models, remote, resume
+from dtrain.job import exporting, folders, remote, resume
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
@@ -149,7 +149,7 @@ def _lacks_model(rundir: RunDir) -> bool:
     result = schemas.read(rundir.result, schemas.Result)
     config = tree.read(rundir.config, hidden=True)
     ended = result is not None and result["status"] == "FINISHED"
-    if not ended or config.tracking is None or logging_models.wanted(config) is None:
+    if not ended or config.tracking is None or exporting.model_to_log(config) is None:
         return False
     lock = rundir.lock()
     if lock is not None:  # else a command is at work there
@@ -168,9 +168,7 @@ class Late(OfModel):
         config.tracking = tree.read(self.rundir.config, hidden=True).tracking
         activity = Activity()
         try:
-            model = logging_models.of_the_end(
-                config, self.rundir, activity.begin, activity.continues
-            )
+            model = exporting.export_wanted(config, self.rundir, activity.begin, activity.continues)
         finally:
             activity.end()
         print(f"model: {printable(short(self.rundir.path / model['path']))}", file=sys.stderr)
