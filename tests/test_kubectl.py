@@ -59,8 +59,8 @@ def until(met: Callable[[], Any], what: str = "") -> Any:
     return value
 
 
-def job(**asked: Any) -> k8s_job.Job:
-    return k8s_job.Job(None, None, render(launcher(**asked), workload(HOSTS), "k" * 64))
+def job(**asked: Any) -> k8s_job.KubernetesJob:
+    return k8s_job.KubernetesJob(None, None, render(launcher(**asked), workload(HOSTS), "k" * 64))
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def command(monkeypatch, tmp_path: Path) -> Any:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(client, "watch", client.Watch())
+    monkeypatch.setattr(client, "watch", client.JobQueue())
     for constant in ("_LOOK", "_NO_RESULT"):
         monkeypatch.setattr(slurm_job, constant, 0.0)
 
@@ -357,8 +357,10 @@ def submitted(dtrain, quick, command) -> SlurmJob:
     assert isinstance(launcher, Slurm)
     overrides = {"overrides": json.loads(run.command.read_text())["overrides"]}
     plan: Any = types.SimpleNamespace(cluster=planned(1))
+    view: Any = types.SimpleNamespace(detail=print, message=print)
     job = SlurmJob(JobSpec(config, plan, launcher, run.path, overrides))
     assert job.is_running and job.number == "77"
+    job._view = view
     return job
 
 

@@ -67,14 +67,14 @@ def run(spec: JobSpec) -> Outcome:
     _refuse(config, launcher, spec.chosen)
     work = workload(config, spec.planned, launcher, spec.command)
     objects = render(launcher, work, secrets.token_hex(32))
-    pods = launcher.pods
+    pods = launcher.settings
     if config.dry_run:
         print(text(objects), end="")
         return Outcome(errors.OK)
     if not pods.apply:
         _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, pods.namespace)
         return Outcome(errors.OK)
-    job = Job(pods.context, pods.namespace, objects)
+    job = KubernetesJob(pods.context, pods.namespace, objects)
     job.create()
     say(f"{work.name} is applied; run folder: {work.output_dir}/{FOLDER}/{work.name} of the claim "
          f"{pods.volume}; its pods: kubectl get pods -l {INSTANCE}={work.name}")  # fmt: skip
@@ -92,7 +92,7 @@ def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json)
     Raises:
         UsageError: it needs what the pods do not have.
     """
-    pods, cluster = launcher.pods, planned.cluster
+    pods, cluster = launcher.settings, planned.cluster
     name = pods.job_name or _name(config.name)
     output_dir = _output_dir(Path(config.output_dir))
     hosts = len(cluster.tasks)
@@ -161,7 +161,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
         if value is not None:
             refuse(key, "is a folder of this machine, and not of the pods", value, accepted="null",
                    hint="launcher.job_name=NAME of a job that has not finished")  # fmt: skip
-    if launcher.pods.volume is None:
+    if launcher.settings.volume is None:
         refuse("launcher.volume", "the run folder would be lost with its pod", "null",
                hint="launcher.volume=NAME of a PersistentVolumeClaim")  # fmt: skip
     for key, value in tree.flatten(tree.written(config)).items():
@@ -170,7 +170,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
                 refuse(key, "a secret that is typed would be in the manifest", "(a secret)",
                        accepted="a variable of a Secret (launcher.variables_from)",
                        hint=f"{key}='${{oc.env:VARIABLE}}'")  # fmt: skip
-            if not launcher.pods.variables_from:
+            if not launcher.settings.variables_from:
                 refuse(key, f"the pods have no variable {name}", value,
                        hint=f"launcher.variables_from=[SECRET] with the key {name}")  # fmt: skip
 
@@ -215,7 +215,7 @@ def _write(path: Path, objects: list[Object], namespace: str | None) -> None:
     say("launcher.apply=true creates the job and follows it")
 
 
-class Job:
+class KubernetesJob:
     """A job in a cluster.
 
     Args:

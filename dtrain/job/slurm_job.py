@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import secrets
 import shlex
@@ -13,18 +12,18 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import tree
-from dtrain.errors import UsageError, refuse
-from dtrain.files import reading, writing
+from dtrain.errors import refuse
+from dtrain.files import writing
 from dtrain.job import report
 from dtrain.job.folders import begin, lock, unwritable
-from dtrain.job.run import JobSpec
+from dtrain.job.run import JobSpec, read_new
 from dtrain.job.supervisor import INTERVAL, Requests, Signals
 from dtrain.launchers.slurm import Slurm, batch, client
 from dtrain.run import checkpoint, schemas
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
-from dtrain.run.outcome import Outcome
+from dtrain.run.outcome import Outcome, last_lines
 from dtrain.terminal.progress import Display, Log, View
 from dtrain.tracking.chosen import make_tracker
 
@@ -43,7 +42,7 @@ def run(spec: JobSpec) -> Outcome:
     """Submit a job, and follow it."""
     job = SlurmJob(spec)
     spec.began(job.folder)
-    return job.run()
+    return job.run(spec.view, spec.requests)
 
 
 class SlurmJob:
@@ -56,7 +55,6 @@ class SlurmJob:
     def __init__(self, spec: JobSpec):
         self._config, self._cluster, self._command = spec.config, spec.cluster, spec.command
         self._launcher: Slurm = spec.launcher
-        self._requests = spec.requests or Signals()
         self._resumed = spec.config.resume is not None
         #: The number of the job of SLURM that does it; None before there is one.
         self.number: str | None = None
@@ -68,7 +66,6 @@ class SlurmJob:
                 self._prepare()
             finally:
                 os.close(descriptor)
-        self._shared_view = spec.view
         self._follower = Follower(self._rundir.journal)
         self._console = Log(self._rundir.log(self._cluster.chief.name))
         self._past: Any = None
@@ -155,17 +152,14 @@ class SlurmJob:
         else:
             writing.discard(self._rundir.path)
 
-    def show_in(self, view: View, requests: Requests) -> None:
-        """Say where it is shown, and what asks it to stop."""
-        self._shared_view, self._requests = view, requests
+    def run(self, view: View | None = None, requests: Requests | None = None) -> Outcome:
+        """Submit the job, and follow it to its end, or until the user leaves it.
 
-    @functools.cached_property
-    def _view(self) -> View:
-        return self._shared_view or Display()
-
-    def run(self) -> Outcome:
-        """Submit the job, and follow it to its end, or until the user leaves it."""
-        with self._requests as signals:
+        Args:
+            view, requests: as of :class:`JobSpec`.
+        """
+        self._view = view or Display()
+        with requests or Signals() as signals:
             try:
                 return self._run(signals)
             finally:
@@ -180,14 +174,14 @@ class SlurmJob:
         self._view.detail(f"SLURM job {self.number} {state}")
         assert self.number is not None
         client.watch.add(self.number)
-        code = self._follow(signals) if self._launcher.follow else None
+        code = self._follow(signals) if self._launcher.settings.follow else None
         if code is not None:
             return self._finish(code, signals.count > 0)
         path = shlex.quote(short(self._rundir.path))
         self._view.detail(
             f"follow it with: python -m dtrain resume={path}; cancel it with: scancel {self.number}"
         )
-        if not self._launcher.follow:
+        if not self._launcher.settings.follow:
             return Outcome(errors.OK, status="RUNNING")
         return Outcome(errors.INTERRUPTED, interrupted=True, status="KILLED")
 
@@ -199,7 +193,7 @@ class SlurmJob:
             code = self._exit_code()
             if (silence := client.watch.news()) is not None:
                 self._view.message(silence)
-            self._look()
+            self._unread = read_new(self._show_new, self._view, self._unread)
             if code is not None:
                 return code
             while heard < signals.count:
@@ -249,21 +243,14 @@ class SlurmJob:
             return errors.INTERRUPTED if code is None else code
         return errors.FAILED if code in (None, errors.OK) else code
 
-    def _look(self) -> None:
-        problem = None
-        try:
-            progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
-            if progress != self._past:
-                self._view.update(progress)
-            for event in self._follower.events():
-                self._view.event(event)
-            for line in self._console.new():
-                self._view.detail(f"{self._cluster.chief.name} | {line}")
-        except OSError as error:
-            problem = f"{error.filename} cannot be read now: {error.strerror}"
-        if problem is not None and problem != self._unread:
-            self._view.message(problem)
-        self._unread = problem
+    def _show_new(self) -> None:
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
+        if progress != self._past:
+            self._view.update(progress)
+        for event in self._follower.events():
+            self._view.event(event)
+        for line in self._console.new():
+            self._view.detail(f"{self._cluster.chief.name} | {line}")
 
     def _finish(self, code: int, interrupted: bool) -> Outcome:
         result = self._result(code)
@@ -274,15 +261,14 @@ class SlurmJob:
         problem = f"SLURM job {self.number}: {self._queued.text}" if self._queued else (
             f"SLURM knows nothing of job {self.number} any more"
         )  # fmt: skip
-        problem += f"; it printed last:\n{self._log_lines()}"
-        self._view.detail(f"error: {problem}")
+        problem += f"; it printed last:\n{last_lines(self._rundir.path / client.LOG)}"
         failure = Failure("failed", reason=problem)
+        self._view.detail(f"error: {failure.sentence()}")
         self._view.detail(f"run folder: {short(self._rundir.path)}")
-        if code != errors.INTERRUPTED:
-            return Outcome(code, None, interrupted, "FAILED", failure=failure)
-        saved = checkpoint.steps(self._rundir.checkpoints)
-        code = errors.INTERRUPTED if saved else errors.FAILED
-        return Outcome(code, None, interrupted, "KILLED", failure=failure)
+        status = "KILLED" if code == errors.INTERRUPTED else "FAILED"
+        if status == "KILLED" and not checkpoint.steps(self._rundir.checkpoints):
+            code = errors.FAILED
+        return Outcome(code, None, interrupted, status, failure=failure)
 
     def _result(self, code: int) -> Any:
         """Return what the run's command wrote in the end; None where that is not of this job."""
@@ -294,12 +280,3 @@ class SlurmJob:
             if time.monotonic() > deadline:
                 return None
             time.sleep(INTERVAL)
-
-    def _log_lines(self) -> str:
-        """Return the end of what the batch script printed."""
-        try:
-            text = reading.read_bytes(self._rundir.path / client.LOG, 1 << 20)
-        except (OSError, UsageError):
-            return "it left no log"
-        lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-        return "\n".join(lines[-5:])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from dtrain.errors import UsageError, refuse
@@ -195,10 +197,25 @@ class LocalProcesses(ABC):
 
 
 class Elsewhere(Launcher):
-    """Has a job done by :meth:`delegate` alone: who does it starts and follows its tasks."""
+    """Has a job done by :meth:`delegate` alone: who does it starts and follows its tasks.
+
+    Args:
+        settings: fields of its model in :mod:`dtrain.config.schema.launchers`.
+
+    Attributes:
+        common: the settings of every launcher.
+        settings: those that others do not have.
+    """
 
     shares_machine = False
     where = "elsewhere"
+
+    def __init__(self, **settings: Any):
+        names = inspect.signature(Launcher).parameters
+        self.common = {key: value for key, value in settings.items() if key in names}
+        super().__init__(**self.common)
+        own = {key: value for key, value in settings.items() if key not in names}
+        self.settings = SimpleNamespace(**own)
 
     def here(self, trains: bool = False) -> Launcher:
         """Refuse what does not train: the run folder that it works on may not be there."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import math
 import string
@@ -21,7 +20,7 @@ import yaml
 
 from dtrain.errors import refuse
 from dtrain.files.fields import Values
-from dtrain.launchers.base import Elsewhere, Launcher, run_of
+from dtrain.launchers.base import Elsewhere, run_of
 from dtrain.launchers.env import READY
 from dtrain.launchers.platforms.numbered import VARIABLES
 from dtrain.launchers.rendezvous import cluster_key
@@ -38,33 +37,20 @@ INSTANCE, MANAGED, COMPONENT = (
 SAME = "dtrain-manifest"
 #: Seconds that a command has after its tasks were ended by force, for its result and the tracker.
 MARGIN = 30
-#: Of every launcher; the others are of the pods.
-_COMMON = set(inspect.signature(Launcher).parameters)
 
 
 class Kubernetes(Elsewhere):
-    """Hands a whole job to a cluster of Kubernetes. Its tasks are started by commands in the pods.
-
-    Args:
-        settings: fields of :class:`dtrain.config.schema.launchers.Kubernetes`.
-
-    Attributes:
-        pods: the settings that other launchers do not have.
-    """
+    """Hands a whole job to a cluster of Kubernetes: commands in the pods start its tasks."""
 
     several = False
     sees_data = False
     where = "a pod of its own"
     patience = 600.0
 
-    def __init__(self, **settings: Any):
-        super().__init__(**{key: value for key, value in settings.items() if key in _COMMON})
-        self.pods = SimpleNamespace(**{k: v for k, v in settings.items() if k not in _COMMON})
-
     def part(self, machine: Machine) -> Machine:
         """Return what each pod has, as far as it is declared."""
-        cores = machine.cores if self.pods.cpus is None else math.ceil(self.pods.cpus)
-        return dataclasses.replace(super().part(machine), cores=cores, gpus=self.pods.gpus)
+        cores = machine.cores if self.settings.cpus is None else math.ceil(self.settings.cpus)
+        return dataclasses.replace(super().part(machine), cores=cores, gpus=self.settings.gpus)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Return the cluster as it is: its addresses are known in the pods alone.
@@ -72,7 +58,7 @@ class Kubernetes(Elsewhere):
         Raises:
             UsageError: there is no image to start.
         """
-        if self.pods.image is None:
+        if self.settings.image is None:
             refuse("launcher.image", "pods start from an image, with dtrain and your code", "null",
                    accepted="the name of an image that the cluster can pull",
                    hint="launcher.image=NAME")  # fmt: skip
@@ -120,11 +106,11 @@ def render(launcher: Kubernetes, work: Workload, key: str) -> list[Object]:
         key: the cluster's, for a Secret of its own.
     """
     template = _template(launcher, work, key=key)
-    names = ["secret"] if work.meets and launcher.pods.key_from is None else []
+    names = ["secret"] if work.meets and launcher.settings.key_from is None else []
     names += ["policy"] if work.meets else []
-    names += ["service"] if work.meets and launcher.pods.kind == "job" else []
-    job: Object = template[launcher.pods.kind]
-    if launcher.pods.kind == "job":
+    names += ["service"] if work.meets and launcher.settings.kind == "job" else []
+    job: Object = template[launcher.settings.kind]
+    if launcher.settings.kind == "job":
         _fill(job["spec"]["template"], launcher, work, None)
     else:
         roles = [task.role for task in work.cluster.tasks]
@@ -133,8 +119,8 @@ def render(launcher: Kubernetes, work: Workload, key: str) -> list[Object]:
             part["replicated"]["template"]["spec"] = part["job"]["spec"]
             _fill(part["job"]["spec"]["template"], launcher, work, role)
             job["spec"]["replicatedJobs"].append(part["replicated"])
-    if launcher.pods.queue is not None:
-        job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = launcher.pods.queue
+    if launcher.settings.queue is not None:
+        job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = launcher.settings.queue
         job["spec"]["suspend"] = True  # Kueue starts it
     text = json.dumps(job, sort_keys=True).encode()
     job["metadata"]["annotations"] = {SAME: hashlib.sha256(text).hexdigest()[:32]}
@@ -151,7 +137,7 @@ def _template(
         name=work.name, labels=json.dumps(labels), key=key, role=role, count=count, pods=pods,
         backoff=0 if role else launcher.max_restarts * pods, free="FailJob" if role else "Ignore",
         restarts=launcher.max_restarts, grace=math.ceil(launcher.grace_seconds) + MARGIN,
-        user=launcher.pods.user,
+        user=launcher.settings.user,
     )  # fmt: skip
     template: Object = yaml.safe_load(text)
     return template
@@ -159,7 +145,7 @@ def _template(
 
 def _fill(template: Object, launcher: Kubernetes, work: Workload, role: str | None) -> None:
     """Fill in the template of the pods of a role, or of all pods if None."""
-    pods, spec = launcher.pods, template["spec"]
+    pods, spec = launcher.settings, template["spec"]
     [container], volumes = spec["containers"], spec["volumes"]
     container["image"] = pods.image
     # Kubernetes would put variables in the place of `$(NAME)`.
@@ -209,7 +195,7 @@ def _variables(launcher: Kubernetes, work: Workload, role: str | None) -> list[O
     for name, label in VARIABLES.items() if role is not None else ():
         path = f"metadata.labels['jobset.sigs.k8s.io/{label}']"
         variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    secret = {"name": launcher.pods.key_from or f"{work.name}-key", "key": "key"}
+    secret = {"name": launcher.settings.key_from or f"{work.name}-key", "key": "key"}
     variables.append({"name": cluster_key.VARIABLE, "valueFrom": {"secretKeyRef": secret}})
     return variables
 

@@ -113,7 +113,7 @@ def run(master: Master, source: Source) -> int:
         shown.message(f"sweep folder: {short(record.folder)}")
         if launcher is not None:
             shown.message(slurm.sentence(submitted))
-            if not launcher.follow:
+            if not launcher.settings.follow:
                 slurm.enter(record, drafts)
                 if output is not None:
                     output.finish(True)

@@ -244,9 +244,8 @@ class Runner:
             folder, command = self._record.folder / str(number), self._composer.command(draft)
             if number in self._submitted:
                 job = self._submitted[number]
-                job.show_in(watch, running.requests)
                 began(job.folder)
-                outcome = job.run()
+                outcome = job.run(watch, running.requests)
             else:
                 outcome = run_job(JobSpec(
                     draft.config, planned, launcher, folder, command, requests=running.requests,

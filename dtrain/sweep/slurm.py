@@ -78,7 +78,7 @@ def _arrays(todo: Sequence[Draft]) -> list[list[Draft]]:
     arrays: dict[str, list[Draft]] = {}
     for draft in todo:
         launcher = _launcher(draft)
-        request = (launcher.request(draft.plan().cluster), launcher.asked["setup"])
+        request = (launcher.request(draft.plan().cluster), launcher.settings.setup)
         arrays.setdefault(str(request), []).append(draft)
     return list(arrays.values())
 

@@ -149,13 +149,13 @@ def _latest(folder: Path) -> str:
 
 def wait_for(folder: Path) -> bool:
     """Wait until no process of an earlier start is at work in the folder; say whether that came."""
-    deadline, said = time.monotonic() + _PATIENCE, False
+    deadline, announced = time.monotonic() + _PATIENCE, False
     while RunDir(folder).is_locked():
         if time.monotonic() > deadline:
             say(f"process {RunDir(folder).holder()} is still at work in {folder}")
             return False
-        if not said:
-            said = True
+        if not announced:
+            announced = True
             say("an earlier start of the job is still at work: waiting for its end")
         time.sleep(_INTERVAL)
     return True

@@ -87,8 +87,8 @@ def run(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise Refused(f"{words[0]} did not answer within {_PATIENCE:g} s") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise Refused(re.sub(r"^\w+: (error: )?", "", said) or f"exit code {done.returncode}")
+        printed = " ".join((done.stderr or done.stdout).split())
+        raise Refused(re.sub(r"^\w+: (error: )?", "", printed) or f"exit code {done.returncode}")
     return done.stdout
 
 
@@ -140,7 +140,7 @@ def of_script(script: Path) -> list[QueuedJob]:
         UsageError: the queue cannot be read.
     """
     try:
-        return [found for found in queue() if found.script == str(script) and not found.ended]
+        return [job for job in queue() if job.script == str(script) and not job.ended]
     except Refused as error:
         raise UsageError("launcher", f"SLURM does not answer: {error}", "slurm",
                          typed="launcher=auto") from None  # fmt: skip
@@ -164,7 +164,7 @@ def cancel(*jobs: str) -> None:
     run("scancel", *jobs)
 
 
-class Watch:
+class JobQueue:
     """Looks at jobs for several threads of a command, by one question to the controller.
 
     Attributes:
@@ -174,7 +174,7 @@ class Watch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_at = 0.0
-        self._found: dict[str, QueuedJob] = {}
+        self._jobs: dict[str, QueuedJob] = {}
         self._numbers: set[str] = set()
         self._reported: str | None = None
         self.problem: str | None = None
@@ -195,7 +195,7 @@ class Watch:
         with self._lock:
             if time.monotonic() - self._asked_at >= _PAUSE:
                 self._ask()
-            return self._found.get(job)
+            return self._jobs.get(job)
 
     def news(self) -> str | None:
         """Return a sentence when the queue cannot be read, and when it can again: each once."""
@@ -209,12 +209,12 @@ class Watch:
 
     def _ask(self) -> None:
         try:
-            found = queue(f"--jobs={','.join(sorted(self._numbers))}")
-            self._found, self.problem = {each.id: each for each in found}, None
+            jobs = queue(f"--jobs={','.join(sorted(self._numbers))}")
+            self._jobs, self.problem = {each.id: each for each in jobs}, None
         except Refused as error:
             self.problem = str(error)
         self._asked_at = time.monotonic()
 
 
 #: Of this process.
-watch = Watch()
+watch = JobQueue()

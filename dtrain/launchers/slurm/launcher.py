@@ -26,11 +26,6 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.devices import Machine
 from dtrain.run.outcome import Outcome
 
-#: Keys of ``launcher=slurm`` beside those of every launcher.
-_OPTIONS = (
-    "partition", "time", "account", "nodes", "gpus_per_node", "cpus_per_task", "memory", "setup",
-    "extra", "follow", "max_requeues",
-)  # fmt: skip
 #: Seconds beyond ``launcher.grace_seconds`` from SLURM's signal to its time limit: what the command
 #: does when all is saved.
 MARGIN = 30
@@ -38,40 +33,28 @@ MARGIN = 30
 _UNSAFE = "'\"\\\n"
 
 
-def choose(**settings: Any) -> Launcher:
+def choose(network: str | None, chief: str | None, **settings: Any) -> Launcher:
     """Return what submits a job; in a step of SLURM, what ``launcher=auto`` is there.
 
     Raises:
         UsageError: the environment is of a step, and cannot be right.
     """
-    asked = {name: settings.pop(name) for name in _OPTIONS}
-    network, chief = settings.pop("network"), settings.pop("chief")
+    submitting = Slurm(**settings)
     if in_step(os.environ):
-        return auto(network=network, chief=chief, **settings)
-    return Slurm(asked, **settings)
+        return auto(network=network, chief=chief, **submitting.common)
+    return submitting
 
 
 class Slurm(Elsewhere):
-    """Has a batch script do each job.
-
-    Args:
-        asked: what is asked of SLURM, by the names of the configuration.
-        settings: as of every launcher.
-    """
+    """Has a batch script do each job."""
 
     where = "a node of SLURM"
-
-    def __init__(self, asked: Values, **settings: Any):
-        super().__init__(**settings)
-        self.asked = asked
-        self.follow: bool = asked["follow"]
-        self._settings = settings
 
     def here(self, trains: bool = False) -> Launcher:
         """Return what does a job in this place, and print so: what is submitted is resumed."""
         say("SLURM is given runs alone: this command works here; srun in front of it has it work "
             "on a node")  # fmt: skip
-        return Local(**self._settings)
+        return Local(**self.common)
 
     def show(self, spec: Any) -> None:
         """Print the plan, and the batch script that would be submitted."""
@@ -84,12 +67,12 @@ class Slurm(Elsewhere):
 
     def part(self, machine: Machine) -> Machine:
         """Return what SLURM is asked for on each node."""
-        gpus, cores = self.asked["gpus_per_node"] or 0, self.asked["cpus_per_task"] or 1
+        gpus, cores = self.settings.gpus_per_node or 0, self.settings.cpus_per_task or 1
         return dataclasses.replace(machine, gpus=gpus, cores=cores, shared=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a number of nodes that the tasks cannot be on, and a command in an allocation."""
-        tasks, nodes = len(cluster.tasks), self.asked["nodes"]
+        tasks, nodes = len(cluster.tasks), self.settings.nodes
         if nodes is not None and nodes > tasks:
             refuse("launcher.nodes", f"the job has {tasks} process" + "es" * (tasks > 1), nodes,
                    accepted=f"up to {tasks}, or null", typed="launcher.nodes=null")  # fmt: skip
@@ -105,7 +88,7 @@ class Slurm(Elsewhere):
 
     def _nodes(self, cluster: Cluster) -> int:
         nodes = len(cluster.tasks) // cluster.together
-        return self.asked["nodes"] or nodes
+        return self.settings.nodes or nodes
 
     def request(self, cluster: Cluster) -> Json:
         """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
@@ -113,24 +96,24 @@ class Slurm(Elsewhere):
         Raises:
             UsageError: an option of ``launcher.extra`` is one that dtrain gives.
         """
-        asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.tasks)
+        asked, nodes, tasks = self.settings, self._nodes(cluster), len(cluster.tasks)
         options = {
             "chdir": _path(Path.cwd()),
-            "partition": asked["partition"],
-            "account": asked["account"],
-            "time": asked["time"],
+            "partition": asked.partition,
+            "account": asked.account,
+            "time": asked.time,
             "nodes": nodes,
             "ntasks": tasks,
             "ntasks-per-node": math.ceil(tasks / nodes),
-            "gpus-per-node": asked["gpus_per_node"],
-            "cpus-per-task": asked["cpus_per_task"],
-            "mem": asked["memory"],
+            "gpus-per-node": asked.gpus_per_node,
+            "cpus-per-task": asked.cpus_per_task,
+            "mem": asked.memory,
             "open-mode": "append",
             "requeue": True,
             # In 16 bits, and so long before the time limit.
             "signal": f"B:USR2@{min(65535, math.ceil(self.grace_seconds) + MARGIN)}",
         }
-        extra = asked["extra"] or {}
+        extra = asked.extra or {}
         for name in sorted({*options, "job-name", "array", "output"} & extra.keys()):
             refuse(f"launcher.extra.{name}", "dtrain gives this option itself", extra[name],
                    hint=f"launcher.extra without {name}")  # fmt: skip
@@ -176,8 +159,8 @@ class Slurm(Elsewhere):
             *(f"#SBATCH {line}" for line in _directives(request)),
             "",
             "# Written by dtrain. Once more by hand: sbatch and the path of this file.",
-            f"export {client.LIMIT}={self.asked['max_requeues']}",
-            *self.asked["setup"],
+            f"export {client.LIMIT}={self.settings.max_requeues}",
+            *self.settings.setup,
             f"run={run}",
             "# Starts what follows --, and has SLURM start the job again where it is to go on.",
             f'exec {python} -m dtrain.launchers.slurm.batch "$run" -- \\',
