@@ -171,7 +171,7 @@ def elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_address_of_a_run_may_have_a_sign_of_equality(monkeypatch: pytest.MonkeyPatch) -> None:
     address, place = "s3://bucket/date=1/run", Path("outputs/there")
-    monkeypatch.setattr(remote, "fetched", lambda address, key: place)
+    monkeypatch.setattr(remote, "fetch_run", lambda address, key: place)
     words = [address, f"fork={address}", f"+init.weights={address}", "seed=1"]
     assert remote.arguments(words, ("", "fork", "+init.weights")) == [
         str(place), f"fork={place}", f"+init.weights={place}", "seed=1"
@@ -232,14 +232,14 @@ def test_a_place_where_a_run_is_or_was_begun(
     folder = addresses.local(address, key)
     assert remote.find(config, words, folder) is None and not folder.exists()
     with pytest.raises(UsageError, match="no run is there"):
-        remote.fetched(address, key)
+        remote.fetch_run(address, key)
     fsspec.filesystem("memory").pipe_file("runs/exp/1/run/command.json", b"{}")
-    output = remote.Output(folder, store)
+    output = remote.Uploader(folder, store)
     with pytest.raises(UsageError, match=f"holds another run.*resume={address}"):
         output.open(False)
     output.withdraw()
     assert store.owner() == "killed as it began"
-    copy = remote.fetched(address, key)
+    copy = remote.fetch_run(address, key)
     assert evaluate.main([address, "follow=true"]) == 2
     assert "is a copy of a run that another machine trains" in capsys.readouterr().err
     (copy / "result.json").write_text("{}")
@@ -254,12 +254,12 @@ def test_a_copy_that_was_downloaded_before_takes_the_place_of_nothing_newer(
     store.set_owner("trains")
     for name in ("command.json", "checkpoints/latest"):
         server.pipe_file(f"runs/exp/1/run/{name}", b"4")
-    copy = remote.fetched(address, "resume")
+    copy = remote.fetch_run(address, "resume")
     server.pipe_file("runs/exp/1/run/checkpoints/latest", b"8")
     with pytest.raises(UsageError, match=f"{address} is newer"):
-        remote.Output(copy, store).open(True)
+        remote.Uploader(copy, store).open(True)
     assert store.owner() == "trains"
-    output = remote.Output(remote.fetched(address, "resume"), store)
+    output = remote.Uploader(remote.fetch_run(address, "resume"), store)
     output.open(True)
     output.finish(False)
     assert store.owner() == output.name

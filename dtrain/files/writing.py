@@ -150,10 +150,36 @@ def keep_aside(path: Path) -> Path:
     return kept
 
 
-def put_back(kept: Path, path: Path) -> None:
-    """Let ``path`` be what :func:`keep_aside` kept."""
-    os.replace(kept, path)
-    remove(kept)  # which stays where both are names of one file
+class KeptFiles:
+    """Files as a command has met them, which it may change and take back.
+
+    Args:
+        paths: of the files; what is not there is removed when they are put back.
+
+    Raises:
+        DamagedFile, OSError: one cannot be read.
+    """
+
+    def __init__(self, paths: Iterable[Path]):
+        self._kept = {path: keep_aside(path) if os.path.lexists(path) else None for path in paths}
+
+    def put_back(self) -> None:
+        """Let all be what they were.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        for path, kept in self._kept.items():
+            if kept is None:
+                remove(path)
+            else:
+                os.replace(kept, path)
+                remove(kept)  # which stays where both are names of one file
+
+    def forget(self) -> None:
+        """Let the files of now count."""
+        for kept in filter(None, self._kept.values()):
+            remove(kept)
 
 
 @contextlib.contextmanager

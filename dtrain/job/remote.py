@@ -172,7 +172,7 @@ class Superseded(Exception):
     """Another machine has resumed the run."""
 
 
-class Output:
+class Uploader:
     """Uploads a folder from a thread of its own, while work goes on in it.
 
     Args:
@@ -309,18 +309,18 @@ class Output:
 
 def output_of(
     folder: Path, key: str, began: Callable[[], bool], warn: Callable[[str], None]
-) -> Output | None:
+) -> Uploader | None:
     """Return what uploads a folder; None where it has no other place.
 
     Args:
-        folder, began, warn: of :class:`Output`.
+        folder, began, warn: of :class:`Uploader`.
         key: that names the folder, for messages.
 
     Raises:
         UsageError: a package is not installed.
     """
     address = addresses.address_of(folder)
-    return None if address is None else Output(folder, Bucket(address, key), began, warn)
+    return None if address is None else Uploader(folder, Bucket(address, key), began, warn)
 
 
 def push(folder: Path) -> bool:
@@ -336,7 +336,7 @@ def _push(folder: Path) -> bool:
     if address is None or lock is None:  # the command that is at work there does so by itself
         return True
     try:
-        Output(folder, Bucket(address, "RUN")).upload_added()
+        Uploader(folder, Bucket(address, "RUN")).upload_added()
     except Exception as error:  # of each kind of server another
         print(f"output: {servers.reason(error)}", file=sys.stderr)
         return False
@@ -350,7 +350,7 @@ def _unusable(key: str, address: str, verb: str, error: Exception, instead: str)
                       hint=f"{key}={instead}, or credentials in the environment")  # fmt: skip
 
 
-def fetched(address: str, key: str) -> Path:
+def fetch_run(address: str, key: str) -> Path:
     """Return the folder of this machine for a run or a sweep at an address, as new as that is.
 
     Args:
@@ -364,7 +364,7 @@ def fetched(address: str, key: str) -> Path:
     folder, bucket = addresses.local(whole, key), Bucket(whole, key)
     try:
         owner = bucket.owner()
-        is_own = owner is not None and owner == Output(folder, bucket).name
+        is_own = owner is not None and owner == Uploader(folder, bucket).name
         if owner is None or not (is_own or bucket.has_run()):
             refuse(key, "no run is there", address,
                    hint=f"{key}={whole.rpartition('/')[0]}/TIME_NAME of a run")  # fmt: skip
@@ -386,9 +386,9 @@ def _fetch(bucket: Bucket, folder: Path) -> None:
         temporary.mkdir()
         bucket.fetch(temporary)
         if folder.exists():
-            _make_room(folder, Output(folder, bucket).name is not None)
+            _make_room(folder, Uploader(folder, bucket).name is not None)
         writing.rename(temporary, folder)
-    Output(folder, bucket).was_downloaded()
+    Uploader(folder, bucket).was_downloaded()
 
 
 def _make_room(folder: Path, trained: bool) -> None:
@@ -436,7 +436,7 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
         keys: whose values may be addresses of runs.
 
     Raises:
-        UsageError: of :func:`fetched`.
+        UsageError: of :func:`fetch_run`.
     """
     local = []
     for word in words:
@@ -444,7 +444,7 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
         if not sign or "://" in key:  # an address may have a sign of equality, too
             key, sign, value = "", "", word
         if is_address(value) and key in keys and value.partition("://")[0] in addresses.SCHEMES:
-            word = f"{key}{sign}{fetched(value, key or 'RUN')}"
+            word = f"{key}{sign}{fetch_run(value, key or 'RUN')}"
         local.append(word)
     return local
 
@@ -468,7 +468,7 @@ def find(config: Any, words: Json, chosen: Path | None) -> str | None:
     try:
         if chosen is not None:
             if bucket.has_run():
-                fetched(address, "hydra.run.dir")
+                fetch_run(address, "hydra.run.dir")
             return resume.find(config, words, chosen)
         with tempfile.TemporaryDirectory() as copies:
             bucket.fetch(Path(copies), [f"*/*/{name}" for name in _HEAD])
@@ -481,7 +481,7 @@ def find(config: Any, words: Json, chosen: Path | None) -> str | None:
                 if status == "FINISHED":
                     return None
                 if status is not None:
-                    at = fetched(f"{address}/{name}", "resume") if name in there else runs[name]
+                    at = fetch_run(f"{address}/{name}", "resume") if name in there else runs[name]
                     return str(at)
     except UsageError:
         raise

@@ -18,57 +18,9 @@ from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
 
-
-class Before:
-    """The files of a run as they were before a command resumed it.
-
-    That writes its configuration before a task can say whether the two fit. Where they do not, and
-    nothing was trained, the files are put back. What tasks have logged stays.
-
-    Args:
-        rundir: of the run, which is locked.
-
-    Raises:
-        DamagedFile, OSError: a file cannot be read.
-    """
-
-    def __init__(self, rundir: RunDir):
-        names = ("config", "command", "cluster", "progress", "tracking")
-        paths: list[Path] = [getattr(rundir, name) for name in names]
-        self._kept = {
-            path: writing.keep_aside(path) if os.path.lexists(path) else None for path in paths
-        }
-        self._journal = rundir.journal
-        self._size = rundir.journal.stat().st_size if rundir.journal.is_file() else 0
-
-    def restore(self) -> None:
-        """Put the files back.
-
-        Raises:
-            OSError: one cannot be written.
-        """
-        again: list[Path] = []
-        for path in [*self._kept, self._journal]:
-            try:
-                self._restore(path)
-            except OSError:
-                again.append(path)
-        for path in again:  # the others may have made room on a full disk
-            self._restore(path)
-
-    def _restore(self, path: Path) -> None:
-        kept = self._kept.get(path)
-        if path == self._journal and self._size:
-            writing.truncate(path, self._size)
-        elif kept is None:
-            writing.remove(path)
-        elif os.path.lexists(kept):
-            writing.put_back(kept, path)
-
-    def forget(self) -> None:
-        """Let the files of now count."""
-        for kept in filter(None, self._kept.values()):
-            writing.remove(kept)
+#: Those of a run that a command writes when it resumes it, before a task can say whether the two
+#: fit. Where they do not, and nothing was trained, the files are put back.
+_WRITTEN = ("config", "command", "cluster", "progress", "tracking")
 
 
 class RunFiles:
@@ -90,10 +42,11 @@ class RunFiles:
         self._config = config
         self._resumed = resumed
         self._report = report
-        self._output: remote.Output | None = None
+        self._output: remote.Uploader | None = None
         self._code: Recorder | None = None
         self._began = self._counts = False
-        self._before: Before | None = None  # of a run that is resumed, until it trains
+        self._before: writing.KeptFiles | None = None  # of a run that is resumed, until it trains
+        self._journal_size = 0  # then
         #: When earlier starts of a resumed run were.
         self.past: set[float] = set()
 
@@ -110,7 +63,10 @@ class RunFiles:
         try:
             if self._resumed:
                 writing.remove_leftovers(self._rundir.path)
-                self._before = Before(self._rundir)
+                paths: list[Path] = [getattr(self._rundir, name) for name in _WRITTEN]
+                self._before = writing.KeptFiles(paths)
+                journal_file = self._rundir.journal
+                self._journal_size = journal_file.stat().st_size if journal_file.is_file() else 0
                 self.past = journal.starts(self._rundir.journal)
                 passed = self._go_back(journal.RESUMED)
             # Resolved but for references to secrets, which the tasks have in their environment.
@@ -149,8 +105,8 @@ class RunFiles:
         Returns:
             The message.
         """
-        found, _ = checkpoint.newest(self._rundir.checkpoints)
-        message = message.replace("STEP", str(found.step if found else 0), 1)
+        newest, _ = checkpoint.newest(self._rundir.checkpoints)
+        message = message.replace("STEP", str(newest.step if newest else 0), 1)
         self._go_back("restart", message=message)
         return message
 
@@ -160,9 +116,9 @@ class RunFiles:
         Returns:
             As :meth:`prepare`.
         """
-        found, _ = checkpoint.newest(self._rundir.checkpoints)
-        step = found.step if found else 0
-        pending = found is not None and found.meta["pending_validation"]
+        newest, _ = checkpoint.newest(self._rundir.checkpoints)
+        step = newest.step if newest else 0
+        pending = newest is not None and newest.meta["pending_validation"]
         follower = journal.Follower(self._rundir.journal)
         for _ in follower.events():
             pass
@@ -207,9 +163,13 @@ class RunFiles:
             OSError: as of :meth:`discard`.
         """
         if self._before is not None:
-            self._before.restore()
+            self._before.put_back()
+            if self._journal_size:
+                writing.truncate(self._rundir.journal, self._journal_size)
+            else:
+                writing.remove(self._rundir.journal)
 
-    def write_result(self, found: Json) -> None:
+    def write_result(self, result: Json) -> None:
         """Write ``result.json``.
 
         Raises:
@@ -217,10 +177,10 @@ class RunFiles:
         """
         self._counts = True
         try:
-            write_json(self._rundir.result, found)
+            write_json(self._rundir.result, result)
         except OSError:  # on a full disk: what was of use to the display makes room
             writing.remove(self._rundir.progress)
-            write_json(self._rundir.result, found)
+            write_json(self._rundir.result, result)
 
     def close(self, lock: int) -> None:
         """Let the rest be copied, and give the folder back.

@@ -97,7 +97,7 @@ def run(master: Master, source: Source) -> int:
             record = past
         submitted: dict[int, SlurmJob] = {}
         shown = Table(record.data["objective"], source.total)
-        output: remote.Output | None = None
+        output: remote.Uploader | None = None
         try:
             # ORDER: before SLURM has jobs: their folders go where the address is refused.
             output = _opened(record, shown)
@@ -166,7 +166,7 @@ def run(master: Master, source: Source) -> int:
             os.close(lock)
 
 
-def _opened(record: Record, shown: Table) -> remote.Output | None:
+def _opened(record: Record, shown: Table) -> remote.Uploader | None:
     """Return what copies the folder of a sweep to its address, which it has taken.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -47,7 +46,7 @@ class Record:
         self.trained = False
         self.refused: list[str] = []
         self._others = 0  # jobs of this command that ended otherwise
-        self._before: dict[Path, Path] = {}  # files of an earlier command, and where they are kept
+        self._before: writing.KeptFiles | None = None  # what an earlier command wrote
 
     @classmethod
     def begin(cls, folder: Path, command: Json, name: str, config: Config) -> Record:
@@ -144,14 +143,10 @@ class Record:
         """
         try:
             writing.remove_leftovers(self.folder)
-            self._before = {path: writing.keep_aside(path) for path in self._files()}
+            self._before = writing.KeptFiles([self.folder / FILE, RunDir(self.folder).tracking])
         except OSError as error:
             problem = "it cannot be resumed"
             raise unwritable("sweep.resume", self.folder, problem, error) from None
-
-    def _files(self) -> list[Path]:
-        rundir = RunDir(self.folder)
-        return [p for p in (self.folder / FILE, rundir.tracking) if os.path.lexists(p)]
 
     def undo(self) -> None:
         """Leave the disk as it was before this command, in which nothing was trained."""
@@ -159,10 +154,8 @@ class Record:
             writing.discard(self.folder)
             return
         try:
-            for path in set(self._files()) - self._before.keys() if self._before else ():
-                writing.remove(path)
-            for path, kept in self._before.items():
-                writing.put_back(kept, path)
+            if self._before is not None:
+                self._before.put_back()
         except OSError as error:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
@@ -212,8 +205,8 @@ class Record:
         """Note how the sweep ended."""
         self.data.update(status=status, ended=time.time())
         self.write()
-        for kept in self._before.values():
-            writing.remove(kept)
+        if self._before is not None:
+            self._before.forget()
 
     def write(self) -> None:
         """Write the file; the jobs continue where that fails."""
