@@ -307,7 +307,8 @@ ENVIRONMENTS: dict[str, Recorded] = {
         WHERE, {"TF_CONFIG": "{cluster: {}}"}, sentence="TF_CONFIG={cluster: {}}: is not JSON",
     ),
     "a TF_CONFIG without a task": Recorded(
-        WHERE, {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, sentence="KeyError: 'task'",
+        WHERE, {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'},
+        sentence="KeyError: 'task'",
     ),
     # --- Vertex AI
     "two worker pools": Recorded(
@@ -361,11 +362,11 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "an instance that is not listed": Recorded(
         WHERE, sagemaker("algo-3", "algo-1", "algo-2"),
-        sentence="SM_CURRENT_HOST=algo-3: is none of algo-1, algo-2",
+        sentence='SM_HOSTS=["algo-1", "algo-2"]: does not list algo-3, SM_CURRENT_HOST',
     ),
     "instances that are no list": Recorded(
         WHERE, {"SM_HOSTS": '"algo-1"', "SM_CURRENT_HOST": "algo-1"},
-        sentence="is no list of hosts",
+        sentence='SM_HOSTS="algo-1": does not list algo-1',
     ),
     # --- PyTorch
     "torchrun on two hosts": Recorded(

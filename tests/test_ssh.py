@@ -16,7 +16,7 @@ from dtrain.__main__ import main
 from dtrain.errors import UsageError
 from dtrain.launchers import Ssh
 from dtrain.launchers.agents.host import Host, Inbox
-from dtrain.launchers.ssh import explained
+from dtrain.launchers.ssh import explain
 from tests.conftest import QUICK
 from tests.test_launchers import SETTINGS
 
@@ -137,7 +137,7 @@ def answered(**said: Any) -> Host:
 def test_what_an_answer_means(printed: str, problem: str, hint: str) -> None:
     host = answered(lost="lost it")
     host.transport.printed = lambda: printed  # type: ignore[attr-defined]
-    found = explained(host)
+    found = explain(host)
     assert problem in found[0] and hint in found[1]
 
 

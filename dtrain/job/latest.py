@@ -28,26 +28,28 @@ def is_latest(word: str) -> bool:
     return Path(word).name == LATEST and not elsewhere and not os.path.lexists(word)
 
 
-def resolved(given: list[str], keys: Container[str]) -> list[str]:
+def resolved(line: list[str], keys: Container[str]) -> list[str]:
     """Return a command line with the newest in the place of ``latest``, and name it.
 
     ``latest`` is looked for below ``output_dir``, ``FOLDER/latest`` below that folder.
 
     Args:
-        given: the command line.
+        line: the command line.
         keys: whose values may be runs; the empty one is of words without a key.
 
     Raises:
         UsageError: there is no run.
     """
     words = []
-    for word in given:
-        found = parse(word)
-        key, value = ("", word) if found.value is None else (key_of(word), found.value.strip("'\""))
+    for word in line:
+        override = parse(word)
+        key, value = (
+            ("", word) if override.value is None else (key_of(word), override.value.strip("'\""))
+        )
         if key in keys and is_latest(value):
-            run = newest(value, key, _below(given), key == _SWEEP)
+            run = newest(value, key, _below(line), key == _SWEEP)
             print(f"{key or 'RUN'}={value}: {short(run)}", file=sys.stderr, flush=True)
-            word = f"{found.sign}{key}={run}" if key else str(run)
+            word = f"{override.sign}{key}={run}" if key else str(run)
         words.append(word)
     return words
 
@@ -64,8 +66,8 @@ def newest(value: str, key: str, below: str | None = None, sweep: bool = False) 
         UsageError: there is none.
     """
     folder = str(Path(value).parent) if value != LATEST else below or pyproject.output_dir()
-    if (found := find_sweep(folder) if sweep else find(folder)) is not None:
-        return found
+    if (run := find_sweep(folder) if sweep else find(folder)) is not None:
+        return run
     kind, place = ("sweep", "FOLDER/multirun/DATE") if sweep else ("run", "FOLDER/DATE")
     refuse(key or "RUN", f"there is no {kind} below {folder}", value,
            accepted=f"a {kind} folder, or FOLDER/latest where the {kind}s are in another folder",
@@ -87,13 +89,13 @@ def find(folder: str | None = None) -> Path | None:
 
 def find_sweep(folder: str) -> Path | None:
     """Return the sweep below a folder that began last; None where there is none."""
-    found: list[tuple[float, Path]] = []
+    sweeps: list[tuple[float, Path]] = []
     for depth in (1, 2, 3):  # of a folder of sweeps, of those of many days, of all runs
         for path in [] if is_address(folder) else Path(folder).glob("*/" * depth + "sweep.json"):
             with contextlib.suppress(DtrainError, OSError, TypeError, ValueError):
                 started = (reading.read_json(path) or {}).get("started", 0.0)
-                found.append((float(started), path.parent))
-    return max(found, default=(0.0, None))[1]
+                sweeps.append((float(started), path.parent))
+    return max(sweeps, default=(0.0, None))[1]
 
 
 def hint(command: str) -> str:
@@ -104,6 +106,6 @@ def hint(command: str) -> str:
     return f"python -m dtrain {command} {'outputs/DATE/TIME_NAME' if run is None else short(run)}"
 
 
-def _below(given: list[str]) -> str:
-    words = [found.value for found in map(parse, given) if found.key == "output_dir"]
+def _below(line: list[str]) -> str:
+    words = [override.value for override in map(parse, line) if override.key == "output_dir"]
     return (words and (words[-1] or "").strip("'\"")) or pyproject.output_dir()

@@ -152,16 +152,16 @@ def print_end(
 SLICES, CLASSES = 50, 20
 
 
-def evaluation_lines(found: list[Json], evaluations: Path) -> Iterator[str]:
+def evaluation_lines(events: list[Json], evaluations: Path) -> Iterator[str]:
     """Yield the lines of a report on evaluations.
 
     Args:
-        found: events of :mod:`dtrain.run.evaluations`.
+        events: events of :mod:`dtrain.run.evaluations`.
         evaluations: the folder that their folders are in.
     """
-    if not found:
+    if not events:
         return
-    rows = sorted(found, key=lambda each: (each["step"], each["weights"]))
+    rows = sorted(events, key=lambda each: (each["step"], each["weights"]))
     names = sorted({name for row in rows for name in row["metrics"]})
     head = ["step", "weights", "examples", *names]
     cells = [[str(row["step"]), row["weights"], *_numbers(row, names)] for row in rows]

@@ -44,45 +44,45 @@ def command(overrides: list[str], config_dir: str | None, places: object = None)
     return {"format": FORMAT, **private.sign_command(kept, config_dir, places)}
 
 
-def arguments(given: list[str]) -> list[str]:
-    """Put the overrides of the run that is resumed or forked before those ``given``.
+def arguments(line: list[str]) -> list[str]:
+    """Put the overrides of the run that is resumed or forked before those of ``line``.
 
     Args:
-        given: the command line, without the program's name.
+        line: the command line, without the program's name.
 
     Returns:
-        All overrides, less those that ``given`` replaces.
+        All overrides, less those that ``line`` replaces.
 
     Raises:
         UsageError: ``resume=`` or ``fork=`` names no run folder, or both are given.
     """
-    words = {each.key: (each.value or "").strip("'\"") for each in map(parse, given)}
+    words = {each.key: (each.value or "").strip("'\"") for each in map(parse, line)}
     named = {key: words[key] for key in ("resume", "fork") if words.get(key, "null") != "null"}
     if named.get("resume") == AUTO:
         del named["resume"]  # found once all is composed
     if len(named) == 2:
         refuse("fork", "cannot be given with resume=", named["fork"], typed=f"fork={named['fork']}")
     if not named:
-        return given
+        return line
     if "fork" in named and (key := next((k for k in words if f"{k}.".startswith("init.")), None)):
         refuse(key, "cannot be given with fork=, which begins with the weights of its checkpoint",
                words[key], hint=f"no fork=, or init.weights={named['fork']}")  # fmt: skip
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
-    return of_run(key, folder, rundir, given, words)
+    return of_run(key, folder, rundir, line, words)
 
 
 def of_run(
-    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str],
+    key: str, folder: str, rundir: RunDir, line: list[str], replaced: Collection[str],
     typed: str | None = None,
 ) -> list[str]:  # fmt: skip
-    """Put the overrides of a run before those ``given``.
+    """Put the overrides of a run before those of ``line``.
 
     Args:
         key: that names the run.
         folder: its value.
         rundir: the run's folder.
-        given: a command line, without the program's name.
+        line: a command line, without the program's name.
         replaced: keys, and groups, that the run's overrides of are left out.
         typed: what stands before the folder in the command; None for ``KEY=``.
 
@@ -95,7 +95,7 @@ def of_run(
     if past is None or not rundir.config.is_file():
         raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
-    overrides, config_dir = private.accept(key, folder, past, given)
+    overrides, config_dir = private.accept(key, folder, past, line)
     kept = [
         override
         for override in overrides
@@ -104,13 +104,13 @@ def of_run(
         )
     ]
     if any(key_of(override) == "experiment" for override in kept) and not any(
-        word in ("-m", "--multirun") or key_of(word) == "hydra.mode" for word in given
+        word in ("-m", "--multirun") or key_of(word) == "hydra.mode" for word in line
     ):
         kept.append("hydra.mode=RUN")  # an experiment of a sweep says the other
     flags = []
-    if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in given):
+    if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in line):
         flags = ["--config-dir", config_dir]
-    return project.in_front(flags, kept, given)
+    return project.in_front(flags, kept, line)
 
 
 def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
@@ -240,19 +240,19 @@ def check(config: Config, overrides: list[str]) -> None:
     assert config.resume is not None
     rundir = RunDir(config.resume)
     past = _load(rundir)
-    found, problems = checkpoint.newest(rundir.checkpoints)
-    if found is None and problems:
+    saved, problems = checkpoint.newest(rundir.checkpoints)
+    if saved is None and problems:
         os.close(lock(rundir, "resume"))  # a command at work there may remove what is read
         refuse("resume", f"holds no sound checkpoint ({problems[0]})", config.resume,
                hint="the command that began the run, to start anew")  # fmt: skip
-    if found is not None and "config" not in found.meta:
-        refuse("resume", f"{found.path} does not say of what configuration it is", config.resume,
+    if saved is not None and "config" not in saved.meta:
+        refuse("resume", f"{saved.path} does not say of what configuration it is", config.resume,
                hint="the command that began the run, to start anew")  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
-    if found is not None and (edited := identity.changed(found.meta["config"], begun)):
+    if saved is not None and (edited := identity.changed(saved.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
-        if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
-            refuse("resume", f"has a {key} of another dtrain {checkpoint.versions(found.meta)}",
+        if saved.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
+            refuse("resume", f"has a {key} of another dtrain {checkpoint.versions(saved.meta)}",
                    config.resume, accepted="the version of dtrain that began the run",
                    hint=f"fork={config.resume} to begin a new run with its weights")  # fmt: skip
         refuse("resume", f"its config.yaml was changed since it was saved ({key})", config.resume,
@@ -273,13 +273,13 @@ def check(config: Config, overrides: list[str]) -> None:
             refuse(key, f"is not what the run has in its {rundir.config.name}", new,
                    accepted=str(old), typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
-        key, given = f"{last.sign}{last.name}", last.value or ""
-        refuse(last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
+        key, value = f"{last.sign}{last.name}", last.value or ""
+        refuse(last.key, f"would change the numbers of a run that is resumed ({fixed})", value,
                accepted="trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
-               hint=f"no {key}=, or fork={config.resume} {key}={given}")  # fmt: skip
+               hint=f"no {key}=, or fork={config.resume} {key}={value}")  # fmt: skip
     # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
-    if found is None and config.fork is not None:
+    if saved is None and config.fork is not None:
         try:
             checkpoint.load(Path(config.fork))
         except CheckpointError as error:
@@ -347,17 +347,17 @@ def pin(config: Config) -> None:
     assert config.fork is not None
     rundir, chosen = origin(config.fork)
     problems: list[str] = []
-    found: checkpoint.Checkpoint | None = None
+    saved: checkpoint.Checkpoint | None = None
     if chosen is None:
-        found, problems = checkpoint.newest(rundir.checkpoints)
+        saved, problems = checkpoint.newest(rundir.checkpoints)
     else:
         try:
-            found = checkpoint.load(chosen)
+            saved = checkpoint.load(chosen)
         except CheckpointError as error:
             problems = [str(error)]
-    if found is None:
+    if saved is None:
         detail = f" ({problems[0]})" if problems else ""
         refuse("fork", f"holds no sound checkpoint{detail}", config.fork,
                accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
                hint=f"python -m dtrain checkpoint {rundir.path} to see what there is")  # fmt: skip
-    config.fork = str(found.path.absolute())
+    config.fork = str(saved.path.absolute())

@@ -70,14 +70,14 @@ class Start:
         Args:
             events: of the journal.
         """
-        found = dict(self._before)
-        found["prepare"] = self._launching - self.began
-        found["framework"] = self._launched - self._launching
+        phases = dict(self._before)
+        phases["prepare"] = self._launching - self.began
+        phases["framework"] = self._launched - self._launching
         written: Any = next((e.get("seconds") for e in events if e["event"] == "phases"), None)
         for phase, value in written.items() if isinstance(written, dict) else ():
             if isinstance(value, int | float) and math.isfinite(value):
-                found[str(phase)] = value
-        return {phase: round(max(0.0, value), 3) for phase, value in found.items()}
+                phases[str(phase)] = value
+        return {phase: round(max(0.0, value), 3) for phase, value in phases.items()}
 
 
 def _process_start() -> float | None:

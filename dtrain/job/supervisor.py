@@ -99,7 +99,7 @@ class Supervisor:
         self._waited_for = {task.name for task in followed}  # have not joined
         self._begun = False  # there is something that a stop has to save
         self._over = False  # a stop was asked for before that
-        self._unborn = set(self._waited_for)
+        self._not_started = set(self._waited_for)
         self._causes: dict[str, Json] = {}  # what tasks have said of their failures
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
@@ -171,10 +171,10 @@ class Supervisor:
             self._begun = True
         for name, status in events:
             if status == "started":
-                self._unborn.discard(name)
+                self._not_started.discard(name)
             elif status == "joined":
                 self._waited_for.discard(name)
-                if not self.replaced:  # one that dies whenever it is back moves nothing
+                if not self.replaced:  # a worker that dies after each restart makes no progress
                     self._moved_at = time.monotonic()
             elif status == "stop":
                 if not self.asked:
@@ -193,7 +193,7 @@ class Supervisor:
         # chief that has done all has no need of the others.
         done = (self._cluster.chief.name, errors.OK), (self._cluster.chief.name, errors.INTERRUPTED)
         for name in sorted(ended, key=lambda n: ((n, codes[n]) not in done, codes[n] >= 0)):
-            failure = self._bury(name, codes[name])
+            failure = self._handle_exit(name, codes[name])
             if failure is not None:
                 return failure
         if lost and self._training:  # else the chief has done all
@@ -210,7 +210,7 @@ class Supervisor:
         if name in self._training and not self._begun:
             self._moved_at = now
 
-    def _bury(self, name: str, code: int) -> Failure | None:
+    def _handle_exit(self, name: str, code: int) -> Failure | None:
         task = self._cluster.task(name)
         if not task.serves and code in (errors.OK, errors.INTERRUPTED):
             self._training.discard(name)
@@ -234,10 +234,10 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
-        told = self._causes.get(name, {})
+        words = self._causes.get(name, {})
         return Failure(
-            "died" if code < 0 else "failed", name, reason or told.get("reason"),
-            None if reason else told.get("place"), silent=tuple(self._launcher.silent()),
+            "died" if code < 0 else "failed", name, reason or words.get("reason"),
+            None if reason else words.get("place"), silent=tuple(self._launcher.silent()),
         )  # fmt: skip
 
     def _absent(self, now: float) -> Failure | None:
@@ -245,9 +245,9 @@ class Supervisor:
         if not self._waited_for or now < self._start_deadline:
             return None
         # The chief is named last: it waits for the others, and lacks because they do.
-        names = self._unborn & self._waited_for or self._waited_for
+        names = self._not_started & self._waited_for or self._waited_for
         missing = sorted(names, key=lambda name: (name == self._cluster.chief.name, name))
-        did = "start" if missing[0] in self._unborn else "join the cluster"
+        did = "start" if missing[0] in self._not_started else "join the cluster"
         others = f"; nor did {', '.join(missing[1:])}" if missing[1:] else ""
         return Failure(
             "absent",

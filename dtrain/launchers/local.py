@@ -147,13 +147,13 @@ class Local(Launcher, LocalProcesses):
 
     def frozen(self) -> set[str]:
         """Return the tasks that are stopped and have had no processor time since the last call."""
-        found = set()
+        frozen = set()
         for name, started in self._started.items():
             state, seconds = _state(started.pid)
             if state == "T" and seconds == started.seconds:
-                found.add(name)
+                frozen.add(name)
             started.seconds = seconds
-        return found
+        return frozen
 
     def dump(self) -> None:
         """Send SIGUSR1, at which a task writes its stacks, to all."""
@@ -178,8 +178,8 @@ def around_proxies(cluster: Cluster, environ: Mapping[str, str]) -> str:
     """
     addresses = [task.address for task in cluster.tasks if task.address is not None]
     hosts = ["127.0.0.1", "localhost", *(host_port(address)[0] for address in addresses)]
-    given = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
-    return ",".join(dict.fromkeys([*hosts, *filter(None, given.split(","))]))
+    excluded = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    return ",".join(dict.fromkeys([*hosts, *filter(None, excluded.split(","))]))
 
 
 def _state(pid: int) -> tuple[str, float]:
@@ -215,7 +215,7 @@ class Ports:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._folder.lstat().st_uid != os.getuid():
             raise TrainingError(f"{self._folder} belongs to another user")
-        taken: list[int] = []
+        ports: list[int] = []
         for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
             path = self._folder / str(port)
             lock = os.fdopen(writing.open_lock(path), "r+")
@@ -229,9 +229,9 @@ class Ports:
                 lock.close()
                 continue
             self._locks.append((path, lock))
-            taken.append(port)
-            if len(taken) == count:
-                return taken
+            ports.append(port)
+            if len(ports) == count:
+                return ports
         raise TrainingError(f"there are no {count} free ports between {FIRST} and {LAST}")
 
     def release(self) -> None:

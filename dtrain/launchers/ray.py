@@ -88,8 +88,8 @@ class Ray(Agents):
     @property
     def _strategy(self) -> str:
         spread = self._on_hosts and self._tasks > 1
-        found = "strict_spread" if spread else "pack"
-        return (found if self._placement == "auto" else self._placement).upper()
+        strategy = "strict_spread" if spread else "pack"
+        return (strategy if self._placement == "auto" else self._placement).upper()
 
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the actors, in places that were taken together or not at all."""
@@ -99,10 +99,10 @@ class Ray(Agents):
         if not self._group.wait(self.start_timeout):
             within = f"had no room within {self.start_timeout:g} s (launcher.start_timeout)"
             raise self._no_room(ray, within)
-        made = [Actor(ray, self._group, n, self._cpus, self._gpus) for n in range(self._tasks)]
-        for actor in made:
+        actors = [Actor(ray, self._group, n, self._cpus, self._gpus) for n in range(self._tasks)]
+        for actor in actors:
             actor.locate(self.start_timeout)
-        return [(actor, 1) for actor in made]
+        return [(actor, 1) for actor in actors]
 
     def _no_room(self, ray: Any, problem: str) -> UsageError:
         wanted = f"{self._tasks} x {self._cpus:g} CPU"
@@ -229,7 +229,7 @@ class Actor:
     Args:
         ray: the module, connected.
         group: the placement group.
-        number: of the place in it.
+        number: index of its bundle in the placement group.
         cpus, gpus: of the place.
     """
 
@@ -308,8 +308,8 @@ class Actor:
         if self._why:
             return self._why
         with contextlib.suppress(Exception):  # of Ray's many
-            code, said = self._ray.get(self._actor.close.remote(1.0), timeout=_CALL)
-            last = (said.strip().splitlines() or [""])[-1]
+            code, printed = self._ray.get(self._actor.close.remote(1.0), timeout=_CALL)
+            last = (printed.strip().splitlines() or [""])[-1]
             return f"its agent ended with exit code {code}" + (f": {last}" if last else "")
         return ""
 

@@ -84,7 +84,7 @@ class Ssh(Agents):
         network: str | None = None, **kwargs: Any,
     ):  # fmt: skip
         super().__init__(*args, **kwargs)
-        self._given, self._hostfile = list(hosts or []), hostfile
+        self._names, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])
         self._ssh_config, self._variables = ssh_config, list(variables or [])
         self._sync, self._network = sync, network
@@ -99,26 +99,26 @@ class Ssh(Agents):
         return dataclasses.replace(super().assumed(machine), hosts=places)
 
     def _named(self) -> list[tuple[str, int]]:
-        if bool(self._given) == bool(self._hostfile):
-            both = "hosts and a file of hosts are given" if self._given else "no host is given"
-            refuse("launcher.hosts", both, self._given,
+        if bool(self._names) == bool(self._hostfile):
+            both = "hosts and a file of hosts are given" if self._names else "no host is given"
+            refuse("launcher.hosts", both, self._names,
                    hint="launcher.hosts=[a,b:2], or launcher.hostfile=FILE")  # fmt: skip
-        if self._given:
-            return listed(self._given)
+        if self._names:
+            return listed(self._names)
         assert self._hostfile is not None
-        found = in_file(self._hostfile)
-        if not found:
+        hosts = in_file(self._hostfile)
+        if not hosts:
             refuse("launcher.hostfile", "names no host", self._hostfile,
                    accepted="host slots=N in each line", hint="a slots=1")  # fmt: skip
-        return found
+        return hosts
 
     def command(self, host: str) -> list[str]:
         """Return the command that starts the agent of a host."""
         options = [f"{name}={value}" for name, value in _OPTIONS.items()]
         options.append(f"ConnectTimeout={min(_CONNECT, max(1, int(self.start_timeout)))}")
-        given = [] if self._ssh_config is None else ["-F", os.path.expanduser(self._ssh_config)]
+        config = [] if self._ssh_config is None else ["-F", os.path.expanduser(self._ssh_config)]
         words = [word for option in options for word in ("-o", option)]
-        return ["ssh", *given, "-T", "-x", *words, "--", host, self._remote()]
+        return ["ssh", *config, "-T", "-x", *words, "--", host, self._remote()]
 
     def _remote(self) -> str:
         """Return what the login shell there, whichever it is, is to do."""
@@ -179,16 +179,16 @@ class Ssh(Agents):
         here = facts.modules(names)
         for host in hosts:
             host.send("modules", names=names)
-        said = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
+        answers = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
         for host in hosts:
-            for name, digest in said[host.name]["found"].items():
+            for name, digest in answers[host.name]["found"].items():
                 if here.get(name) is not None and digest != here[name]:
                     is_not = "is not there" if digest is None else "is another there"
                     refuse("launcher.hosts", f"the module {name} {is_not}, on {host.name}",
                            host.name, accepted="the same code on every host",
                            typed="launcher.sync=true")  # fmt: skip
 
-    def examine(self, found: list[Host]) -> None:
+    def examine(self, hosts: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.
 
         Raises:
@@ -196,14 +196,14 @@ class Ssh(Agents):
         """
         here = facts.found()
         problems: dict[str, tuple[str, str]] = {}
-        for host in found:
+        for host in hosts:
             if host.lost is not None:
-                problems[host.name] = explained(host)
+                problems[host.name] = explain(host)
             elif (differs := facts.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
         say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
-        print(facts.table(found, shown), file=sys.stderr)
+        print(facts.table(hosts, shown), file=sys.stderr)
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
@@ -212,7 +212,7 @@ class Ssh(Agents):
                    "here")  # fmt: skip
 
 
-def explained(host: Host) -> tuple[str, str]:
+def explain(host: Host) -> tuple[str, str]:
     """Return why the agent of a host has not come, and what to do about it."""
     leads: Any = host.transport
     printed = leads.printed()

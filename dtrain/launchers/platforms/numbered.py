@@ -168,11 +168,9 @@ class SageMaker(Ranked):
                 return None
             raise wrong_variable("SageMaker", "SM_HOSTS", text, "is not JSON") from None
         hosts, own = described.get("hosts"), described.get("current_host")
-        if not isinstance(hosts, list):
-            raise wrong_variable("SageMaker", "SM_HOSTS", json.dumps(hosts), "is no list of hosts")
-        if own not in hosts:
-            problem = f"is none of {', '.join(map(str, hosts))}"
-            raise wrong_variable("SageMaker", "SM_CURRENT_HOST", own or "(not set)", problem)
+        if not isinstance(hosts, list) or own not in hosts:
+            problem = f"does not list {own}, SM_CURRENT_HOST"
+            raise wrong_variable("SageMaker", "SM_HOSTS", json.dumps(hosts), problem)
         return Started(
             f"SageMaker{' job ' if job else ''}{job}", hosts.index(own), len(hosts),
             where=", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else ""),

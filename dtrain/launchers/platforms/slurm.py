@@ -118,8 +118,8 @@ def _address(node: str) -> str | None:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
-    return found[1] if found is not None else None
+    address = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return address[1] if address is not None else None
 
 
 def first_host(text: str) -> str:
