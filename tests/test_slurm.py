@@ -385,6 +385,15 @@ def test_a_job_that_the_queue_lacks_now_and_then_runs_on(submitted: SlurmJob, mo
         assert submitted._exit_code() is None
 
 
+def test_a_pipe_in_the_place_of_a_log_does_not_end_a_follower(dtrain, quick, command) -> None:
+    command("sbatch", "mkfifo $(echo outputs/*/*/logs)/chief-0.log; echo 77")
+    command("squeue", "echo '77|FAILED|n1|NonZeroExitCode|x'")
+    run = dtrain(*quick, "launcher=slurm")
+    assert run.code == errors.FAILED
+    assert "chief-0.log is a named pipe" in run.output
+    assert "error: SLURM job 77: failed; it printed last:\nit left no log" in run.output
+
+
 def test_a_job_that_ends_while_it_is_looked_at(dtrain, quick, command, tmp_path: Path) -> None:
     folder = dtrain(*quick, "launcher=slurm", "launcher.follow=false").rundir.path
     asked = tmp_path / "asked"
