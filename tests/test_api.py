@@ -186,9 +186,13 @@ def test_a_task_imports_cloudpickle_where_something_was_pickled() -> None:
 
 def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
     import dtrain.compare
+    import dtrain.sweep
 
     assert {"train", "sweep", "compare", "Run"} <= set(dir(dtrain))
-    assert callable(dtrain.compare)
+    with pytest.raises(UsageError, match="nonsense"):
+        dtrain.sweep(nonsense=1)
+    with pytest.raises(UsageError, match="runs"):
+        dtrain.compare([])
     with pytest.raises(AttributeError, match="trian"):
         dtrain.trian  # noqa: B018
 
@@ -659,6 +663,18 @@ def test_a_refused_run_leaves_nothing(here: Callable[..., Done], tmp_path: Path)
         dtrain.train(data=examples(), epochs=0, **QUICK)
     assert caught.value.key == "trainer.epochs"
     assert not (tmp_path / "outputs").exists()
+
+
+def test_an_experiment_does_not_part_a_run_from_its_store(
+    here: Callable[..., Done], tmp_path: Path
+) -> None:
+    preset = tmp_path / "presets" / "experiment" / "mine.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("# @package _global_\noutput_dir: elsewhere\n")
+    for begin, rates in ((dtrain.train, 0.1), (dtrain.sweep, [0.1, 0.2])):
+        with pytest.raises(UsageError, match=r"output_dir=.*elsewhere: .*in the call"):
+            begin(data=examples(), experiment="mine", learning_rate=rates, **QUICK)
+    assert not (tmp_path / "outputs").exists() and not (tmp_path / "elsewhere").exists()
 
 
 def test_a_command_is_a_process_of_its_own(

@@ -176,6 +176,10 @@ def test_an_address_of_a_run_may_have_a_sign_of_equality(monkeypatch: pytest.Mon
     assert remote.arguments(words, ("", "fork", "+init.weights")) == [
         str(place), f"fork={place}", f"+init.weights={place}", "seed=1"
     ]  # fmt: skip
+    copy = addresses.local(address, "RUN")
+    assert addresses.is_far(address) and not addresses.is_far(str(copy)), "it may be an override"
+    copy.mkdir(parents=True)
+    assert addresses.is_far(str(copy)), "what is added to it goes to the address"
 
 
 def test_a_run_goes_on_on_another_machine(

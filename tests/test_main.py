@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import signal
@@ -13,7 +14,9 @@ import pytest
 
 from dtrain import __main__ as command
 from dtrain import errors
-from dtrain.config import schema
+from dtrain.cli import app, registry
+from dtrain.cli.commands import sync
+from dtrain.config import schema, trust
 from dtrain.host import commands
 
 CONF, EXPERIMENTS = schema.folder("conf"), schema.folder("experiments")
@@ -35,6 +38,22 @@ def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[
     assert (code, out) == (errors.USAGE, "")
     assert err.startswith(f"error: {word}: there is no such command; type: python -m dtrain {near}")
     assert "; accepted: checkpoint, compare" in err
+
+
+def test_an_error_without_a_file_is_about_what_was_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert registry.report(OSError(errno.EHOSTUNREACH, "no route"), "data") == errors.FAILED
+    assert capsys.readouterr().err == "error: data: no route\n"
+
+
+def test_a_command_within_another_leaves_its_words_and_what_they_consent_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dtrain", "sync", "RUN"])
+    outer = trust.begin(["tracking.uri=${oc.env:PLACE}"])
+    assert app.composed(["tracking=csv"], sync.Chosen()) == errors.OK
+    assert trust.command() is outer and sys.argv == ["dtrain", "sync", "RUN"]
 
 
 @pytest.mark.parametrize(

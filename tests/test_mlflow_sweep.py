@@ -15,6 +15,7 @@ import pytest
 
 from dtrain.cli.commands.sync import sync
 from dtrain.config import tree
+from dtrain.run import schemas
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -199,6 +200,27 @@ def test_jobs_that_ended_while_the_server_was_away(tmp_path: Path, _quick: None)
     client, runs = recorded(tmp_path)
     assert {name[0] for name in runs} == {"r", "0", "1", "2"}
     assert steps(client, runs["0 strategy=mirrored learning_rate=0.1"], "loss") == [1, 2]
+
+
+def test_files_of_a_job_are_looked_at_once_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands of jobs most are waiting, or shipped, each time that is looked for others."""
+    sweep, looked = Sweep(tmp_path), list[str]()
+    for status in ("FINISHED", "RUNNING", "WAITING", "FAILED"):
+        job = sweep.job("mirrored", status)
+        job.end(status, 0.5)
+        write_json(job.rundir.tracking, {"shipped": status})
+    sweep.tell("RUNNING")
+
+    def glance(path: Path, kind: Any, glance: Any = schemas.glance) -> Any:
+        looked.append(f"{path.parent.name}/{path.name}")
+        return glance(path, kind)
+
+    monkeypatch.setattr(schemas, "glance", glance)
+    parent = SweepRun(sweep.config, sweep.folder, sweep.said.put)
+    assert not any(parent._deliver(None) for _ in range(3))
+    assert looked == ["0/result.json", "0/tracking.json", "3/result.json", "3/tracking.json"]
 
 
 @pytest.mark.usefixtures("store")

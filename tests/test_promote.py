@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,11 @@ def test_usage(promote: Any, words: list[str], message: str) -> None:
     shown = promote("outputs/a/one", *words)
     assert shown.code == 2 and message in shown.error, shown
     assert len(shown.error.splitlines()) == 1
+
+
+def test_what_loads_a_logged_model_needs_no_dtrain() -> None:
+    text = Path(import_module("dtrain.tracking.mlflow.loader").__file__ or "").read_text()
+    assert "import dtrain" not in text and "from dtrain" not in text
 
 
 #: Another process, without dtrain: MLflow's own loader, and Keras on what the run has saved.

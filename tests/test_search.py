@@ -128,7 +128,7 @@ def test_a_killed_search_draws_and_prunes_what_an_undisturbed_one_does(
 ) -> None:
     results: list[Any] = []
     begun = {"objective": "loss", "objective_mode": "min", "jobs": []}
-    words = ["trainer.epochs=2", "+x=interval(-10,10)", "kind=good,bad"]
+    words = ["trainer.epochs=2", "++x=interval(-10,10)", "+kind=choice(good,bad)"]
     for kill in (0, 2, 17, 23, 30, 31, 32):
         (tmp_path / str(kill)).mkdir()
         record = Record(tmp_path / str(kill), json.loads(json.dumps(begun)))

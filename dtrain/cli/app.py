@@ -19,7 +19,7 @@ from dtrain.config.overrides import of_sources
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files.fields import Json
-from dtrain.host import answer, terminal
+from dtrain.host import answer, python_path, terminal
 from dtrain.job import debugging, folders, latest, remote, resume, start_times
 from dtrain.job.checks import check_address, start
 from dtrain.run.outcome import Outcome
@@ -112,14 +112,24 @@ def main() -> int:
 def composed(words: list[str], command: Command) -> int:
     """Compose the configuration of a command line, and have ``command`` do something with it.
 
+    A command may compose for another one: its own words, and what they consent to, stay.
+
     Args:
-        words: overrides, and options of Hydra's. ``sys.argv`` becomes what they stand for: those
-            of the run that is resumed are among them.
+        words: overrides, and options of Hydra's. Until it has ended ``sys.argv`` is what they stand
+            for: those of the run that is resumed are among them.
         command: what is done.
 
     Returns:
         The exit code; what is wrong is printed.
     """
+    typed, granted = sys.argv[1:], python_path.granted.get()
+    code = _composed(words, command)
+    sys.argv[1:] = typed
+    python_path.granted.set(granted)
+    return code
+
+
+def _composed(words: list[str], command: Command) -> int:
     schema.register()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -178,7 +188,7 @@ def _job(node: DictConfig) -> Outcome:
     folders.check_name(config.name)
     if (message := describe_overlooked(config)) is not None:
         print(f"note: {message}", file=sys.stderr)
-    path, chosen = guard.run_folder()
+    path, chosen = guard.run_folder(config.output_dir)
     folder = folders.place(path, "hydra.run.dir")
     if config.resume == resume.AUTO:
         words = command_of(config, node)

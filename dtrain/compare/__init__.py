@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
 from dtrain.compare.table import curves_csv, runs_csv, text
+from dtrain.host import packages
 
 __all__ = ["write", "write_all"]
 
@@ -47,11 +44,4 @@ def write_all(found: Comparison, folder: Path) -> list[str]:
     return text(found)
 
 
-class _Callable(ModuleType):
-    """``dtrain.compare(...)`` of the Python API has the name of this package."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return importlib.import_module("dtrain.api.calls").compare(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
+packages.make_callable(__name__)

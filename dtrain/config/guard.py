@@ -153,15 +153,19 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     _check_sweeper(config)
 
 
-def run_folder() -> tuple[str, bool]:
+def run_folder(output_dir: str) -> tuple[str, bool]:
     """Return the folder of the run that Hydra has composed, and whether the user has chosen it.
 
+    Args:
+        output_dir: of its configuration.
+
     Raises:
+        UsageError: as of :func:`dtrain.config.private.reserved_in`.
         OmegaConfBaseException: it refers to what is not there.
     """
     settings = HydraConfig.get()
     chosen = is_chosen(HydraConfig.instance().cfg, "run")
-    reserved = None if chosen else private.reserved()
+    reserved = None if chosen else private.reserved_in(output_dir)
     return (str(settings.run.dir), chosen) if reserved is None else (str(reserved), True)
 
 

@@ -178,6 +178,20 @@ def reserved() -> Path | None:
     return Path(folder).absolute() if folder else None
 
 
+def reserved_in(output_dir: str) -> Path | None:
+    """Return :func:`reserved`, which the caller has made in the output folder that he knew of.
+
+    Raises:
+        UsageError: an experiment or a preset names another one, where the store would be.
+    """
+    folder = reserved()
+    if folder is not None and not folder.is_relative_to(Path(output_dir).absolute()):
+        refuse("output_dir", "is what a file says, and a call from Python has made its folder by "
+               "the time that is read", output_dir, accepted="the keyword output_dir",
+               hint=f"output_dir={output_dir!r} in the call")  # fmt: skip
+    return folder
+
+
 def is_reserved(path: Path) -> bool:
     """Say whether nothing is in the folder at ``path`` but what a caller has given."""
     return reserved() == path.absolute() and set(os.listdir(path)) <= {FOLDER}

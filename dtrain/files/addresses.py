@@ -6,6 +6,7 @@ folder that is follows from the address, and the other way round: nothing else h
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dtrain.errors import refuse
@@ -53,4 +54,5 @@ def is_far(word: str) -> bool:
     """Say whether a word of a command line names a run that has a place at an address."""
     if word.partition("://")[0] in SCHEMES:
         return True
-    return not word.startswith("-") and "=" not in word and bool(address_of(Path(word).absolute()))
+    is_path = not word.startswith("-") and ("=" not in word or os.path.exists(word))
+    return is_path and address_of(Path(word).absolute()) is not None

@@ -1,4 +1,4 @@
-"""What is installed: the version of a package, and all distributions there are."""
+"""Packages: the version of one, all that are installed, and two that can be called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import re
 import sys
+import types
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _INFO = re.compile(r"(.+?)-([^-]+)\.(?:dist|egg)-info")
@@ -66,3 +68,18 @@ def _editable(path: str) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # it was installed from an index, or in a way that no standard describes
     return []
+
+
+def make_callable(name: str) -> None:
+    """Let a package be called like the function of the Python API that has its name, too.
+
+    Args:
+        name: ``dtrain.compare`` or ``dtrain.sweep``, which is being imported.
+    """
+
+    class Callable(types.ModuleType):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            calls = importlib.import_module("dtrain.api.calls")
+            return getattr(calls, name.rpartition(".")[2])(*args, **kwargs)
+
+    sys.modules[name].__class__ = Callable

@@ -117,7 +117,7 @@ class Master:
     def folder(self, name: str) -> Path:
         """Return where the folder of a sweep of this name goes."""
         self._node.name = check_name(name)
-        if (reserved := private.reserved()) is not None:
+        if (reserved := private.reserved_in(self.config.output_dir)) is not None:
             return reserved
         HydraConfig.instance().set_config(self._node)
         return place(str(self._node.hydra.sweep.dir), "hydra.sweep.dir")

@@ -21,7 +21,7 @@ from dtrain.cli import app
 from dtrain.cli.commands.promote import tracked_run
 from dtrain.cli.on_run import OfModel
 from dtrain.cli.registry import Target, command
-from dtrain.config import private, tree
+from dtrain.config import private, project, tree, trust
 from dtrain.config.check import settle
 from dtrain.config.fields import Line, Options
 from dtrain.config.node import Node
@@ -69,8 +69,6 @@ def sync(path: str, to: str | None = None, words: list[str] | None = None) -> st
         resume.refuse_derived("RUN", path, folders.read_command(rundir))
     for rundir in found:
         if _lacks_model(rundir):
-            # ORDER: before the stores of the runs are looked at: it is a command by itself, and
-            # forgets what the user has named so far.
             app.composed([], Late(str(rundir.path)))
     tracking = _chosen(words) if words else None
     configs = [
@@ -103,7 +101,8 @@ def _chosen(words: list[str]) -> Node:
     chosen = Chosen()
     if (code := app.composed(words, chosen)) != errors.OK:
         raise SystemExit(code)  # it is printed what is wrong
-    tracking = chosen.tracking
+    given, tracking = project.words(words), chosen.tracking
+    trust.command().grant(given, project.typed_config_dir(given))
     if "tracking.experiment" not in map(key_of, words):  # that of the run
         return Node({key: tracking[key] for key in tracking if key != "experiment"})
     return tracking

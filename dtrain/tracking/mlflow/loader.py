@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.files.fields import Json
-
 #: The folder of the SavedModel in that of the model, and the signature that is called.
 FOLDER, SIGNATURE = "model", "serving_default"
 #: Examples that are computed at once, at most: no more of them have to be in memory.
@@ -35,7 +33,7 @@ class SavedModel:
         self._call = self._loaded.signatures[SIGNATURE]
         _, self._inputs = self._call.structured_input_signature
 
-    def predict(self, data: Any, params: Json | None = None) -> Any:
+    def predict(self, data: Any, params: dict[str, Any] | None = None) -> Any:
         """Return the outputs for examples.
 
         Args:
@@ -64,7 +62,7 @@ class SavedModel:
         }
         return next(iter(found.values())) if len(found) == 1 else found
 
-    def _named(self, data: Any) -> Json:
+    def _named(self, data: Any) -> dict[str, Any]:
         """Return what each input gets."""
         names = list(self._inputs)
         if hasattr(data, "columns"):  # of a DataFrame

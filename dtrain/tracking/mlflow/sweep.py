@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,16 +112,13 @@ class SweepRun:
 
     def _unshipped(self) -> Iterator[RunDir]:
         """Yield the jobs that have ended and of which MLflow has not got everything."""
-        for rundir in jobs_of(self._folder):
-            if rundir.path in self._shipped:
-                continue
+        # Of the others no file is looked at every few seconds: there may be thousands.
+        for rundir in jobs_of(self._folder, leave=self._shipped, ended=True):
             result = schemas.glance(rundir.result, schemas.Result)
-            if result is None:
-                continue
             tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
-            if result["status"] == tracked.get("shipped"):
-                self._shipped.add(rundir.path)  # its files are not read again every few seconds
-            else:
+            if result is not None and result["status"] == tracked.get("shipped"):
+                self._shipped.add(rundir.path)
+            elif result is not None:
                 yield rundir
 
 
@@ -166,15 +163,22 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
     write_json(file, {**(schemas.read(file, schemas.Shipped) or {}), "shipped": status})
 
 
-def jobs_of(folder: Path) -> list[RunDir]:
+def jobs_of(folder: Path, leave: Container[Path] = (), ended: bool = False) -> list[RunDir]:
     """Return the run folders of a sweep, by their numbers.
+
+    Args:
+        folder: of the sweep.
+        leave: folders that are left out.
+        ended: only those of jobs that have ended, as far as the sweep says it.
 
     Raises:
         DamagedFile: its record cannot be used.
     """
     sweep = schemas.read(folder / "sweep.json", schemas.Sweep)
-    found = [folder / job["folder"] for job in sweep["jobs"]] if sweep else []
-    return [RunDir(path) for path in found if path.is_dir() and not path.is_symlink()]
+    jobs = sweep["jobs"] if sweep else []
+    wanted = [job for job in jobs if not (ended and job["status"] in ("WAITING", "RUNNING"))]
+    paths = [path for job in wanted if (path := folder / job["folder"]) not in leave]
+    return [RunDir(path) for path in paths if path.is_dir() and not path.is_symlink()]
 
 
 def _ship(rundir: RunDir) -> bool:
@@ -187,13 +191,11 @@ def _ship(rundir: RunDir) -> bool:
             config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
             if not private.is_own_address(command, tree.places(config)):
-                return False  # `dtrain.cli.commands.sync` says why
+                return False  # `dtrain sync` says why
             ship_folder(main_tracker(config), config, rundir)
         finally:
             os.close(lock)
-    except (
-        DamagedFile
-    ):  # the others are not to wait for it; `dtrain.cli.commands.sync` says what it is
+    except DamagedFile:  # the others are not to wait for it; `dtrain sync` says what it is
         return False
     return True
 
