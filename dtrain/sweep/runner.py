@@ -269,6 +269,7 @@ class Runner:
             self._compare_by(*chosen([news]))
             if kind == "start":
                 self._record.trained = True
+                self._record.changed()
         elif kind == "free":
             running.row.state = "recording"
             self._slots.give(running.slot)
@@ -287,7 +288,7 @@ class Runner:
         if self._source.judge(running.draft.number, step, value) and not running.requests.count:
             running.requests.pruned = True
             running.requests.count += 1
-            self._record.write()
+            self._record.changed()
 
     def _compare_by(self, objective: str | None, mode: str | None) -> None:
         if mode is not None and self._record.compare_by(objective, mode):

@@ -29,13 +29,15 @@ FILE = "sweep.json"
 class Record:
     """The file ``sweep.json``, written anew at every change.
 
+    What an earlier command wrote holds until a job of this one trains, or this one ends well.
+
     Args:
         folder: of the sweep.
         data: its contents.
         resumed: an earlier command began the sweep.
 
     Attributes:
-        trained: a job of this command has begun to train: what an earlier one wrote is of the past.
+        trained: a job of this command has begun to train.
         refused: why jobs of this command could not be run.
     """
 
@@ -46,7 +48,6 @@ class Record:
         self.trained = False
         self.refused: list[str] = []
         self._others = 0  # jobs of this command that ended otherwise
-        self._before: writing.KeptFiles | None = None  # what an earlier command wrote
 
     @classmethod
     def begin(cls, folder: Path, command: Json, name: str, config: Config) -> Record:
@@ -128,36 +129,17 @@ class Record:
     def began(self, number: int, folder: Path) -> None:
         """Note that a job runs, and where."""
         self._job(number).update(status="RUNNING", folder=folder.name)
-        self.write()
+        self.changed()
 
     @property
     def is_refused(self) -> bool:
         """Whether nothing was trained, as no job of this command could be run."""
         return bool(self.refused) and not self._others and not self.trained
 
-    def keep(self) -> None:
-        """Keep what an earlier command wrote until a job trains.
-
-        Raises:
-            UsageError: it cannot be read.
-        """
-        try:
-            writing.remove_leftovers(self.folder)
-            self._before = writing.KeptFiles([self.folder / FILE, RunDir(self.folder).tracking])
-        except OSError as error:
-            problem = "it cannot be resumed"
-            raise unwritable("sweep.resume", self.folder, problem, error) from None
-
     def undo(self) -> None:
         """Leave the disk as it was before this command, in which nothing was trained."""
         if not self.resumed:
             writing.discard(self.folder)
-            return
-        try:
-            if self._before is not None:
-                self._before.put_back()
-        except OSError as error:
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
     def compare_by(self, objective: str | None, mode: str | None) -> bool:
         """Compare the jobs by the objective of one, unless that is settled; say whether it is new.
@@ -199,14 +181,17 @@ class Record:
         if outcome.pruned:
             entry["pruned"] = True
         self.data["best"] = self._best()
-        self.write()
+        self.changed()
 
     def close(self, status: str) -> None:
         """Note how the sweep ended."""
         self.data.update(status=status, ended=time.time())
         self.write()
-        if self._before is not None:
-            self._before.forget()
+
+    def changed(self) -> None:
+        """Write the file, unless that of an earlier command still holds."""
+        if self.trained or not self.resumed:
+            self.write()
 
     def write(self) -> None:
         """Write the file; the jobs continue where that fails."""
