@@ -232,7 +232,7 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 @pytest.mark.faults
 def test_a_baseline_that_no_job_has() -> None:
-    with pytest.raises(UsageError, match=r"accepted: seed=1, seed=2; type: sweep.baseline=seed=2"):
+    with pytest.raises(UsageError, match=r"accepted: seed=1, seed=2; hint: sweep.baseline=seed=2"):
         swept("seed=1", "seed=2", words=("sweep.baseline='sed=2'",))
 
 

@@ -13,11 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
+from dtrain.cli.registry import report
 from dtrain.config import command_line, explain, guard, private, project, schema, tree, trust
 from dtrain.config.check import settle
 from dtrain.config.overrides import of_sources
 from dtrain.config.tree import Config
-from dtrain.errors import DtrainError, UsageError, printable, refuse
+from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files.fields import Json
 from dtrain.host import answer, python_path, terminal
 from dtrain.job import debugging, folders, latest, remote, resume, start_times
@@ -163,14 +164,9 @@ def _composed(words: list[str], command: Command) -> int:
         answer.error(f"this machine has not the memory for it: {text}")
         return errors.USAGE
     except OSError as error:  # which some of Hydra's are, too
-        if (wrong := errors.of_a_name(error)) is not None:
-            answer.error(wrong)
-            return errors.USAGE
-        if error.filename is None:
+        if error.filename is None and errors.of_a_name(error) is None:
             raise
-        # A file that is there and cannot be used: of a full disk, a network's, another user's.
-        answer.error(printable(f"{error.filename}: {error.strerror}"))
-        return errors.FAILED
+        return report(error, error.filename)
     return command.exit_code
 
 

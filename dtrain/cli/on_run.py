@@ -108,11 +108,6 @@ class OfModel(RunCommand):
         return self._checkpoint if self._chosen is None else self._chosen.name
 
 
-def _is_of_a_training(key: str) -> bool:
-    """Say whether a key has no meaning for a command on a run."""
-    return key.partition(".")[0] == "hydra" or schema.has_mark(key, "training")
-
-
 class Derived(RunCommand):
     """A command on a run: ``python -m dtrain NAME RUN [KEY=VALUE ...]``.
 
@@ -137,8 +132,8 @@ class Derived(RunCommand):
         """
         for override in given:
             key = key_of(override)
-            own_word = override.startswith(("-", "action."))
-            if not own_word and _is_of_a_training(key):
+            of_training = key.partition(".")[0] == "hydra" or schema.has_mark(key, "training")
+            if of_training and not override.startswith(("-", "action.")):
                 refuse(key, f"is of a training, not of {self.name}", parse(override).value or "",
                        accepted="keys of strategy, hardware, launcher, dataset, trainer",
                        hint=f"the command without {override}")  # fmt: skip

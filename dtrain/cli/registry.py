@@ -294,6 +294,7 @@ def report(error: Exception, what: object) -> int:
         text, code = wrong, errors.USAGE
     else:
         place = getattr(error, "filename", None) or what
-        text, code = f"{place}: {getattr(error, 'strerror', None) or error}", errors.FAILED
+        reason = getattr(error, "strerror", None) or error
+        text, code = errors.printable(f"{place}: {reason}"), errors.FAILED
     answer.error(text, getattr(error, "key", None))
     return code

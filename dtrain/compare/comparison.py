@@ -156,7 +156,7 @@ def _judge(found: Comparison) -> None:
         found.notes.append("no best run: not all have the same objective and objective_mode")
         return
     ended = [run for run in found.runs if run.status == "FINISHED"] or found.runs
-    values = [(run.objective, run) for run in ended if _finite(run.objective)]
+    values = [(run.objective, run) for run in ended if is_finite(run.objective)]
     if values:
         better: Callable[..., Any] = max if found.mode == "max" else min
         _, found.best = better(values, key=lambda each: each[0])
@@ -164,7 +164,8 @@ def _judge(found: Comparison) -> None:
         found.notes.append(f"no best run: none has ended with a number for {found.objective}")
 
 
-def _finite(value: float | None) -> bool:
+def is_finite(value: float | None) -> bool:
+    """Say whether there is a number that is neither infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
 
@@ -195,7 +196,7 @@ def _repeat(found: Comparison) -> None:
     others = [key for key in differing if key not in _REPEATS]
     groups: dict[tuple[str | None, ...], list[Run]] = {}
     for run in found.runs:
-        if run.status == "FINISHED" and _finite(run.objective):
+        if run.status == "FINISHED" and is_finite(run.objective):
             groups.setdefault(tuple(run.value(key) for key in others), []).append(run)
     for values, runs in groups.items():
         keys = [key for key in _REPEATS if len({run.value(key) for run in runs}) > 1]

@@ -26,11 +26,6 @@ def is_id(word: str) -> bool:
     return _ID.fullmatch(word) is not None and not Path(word).exists()
 
 
-def embedded(output_dir: Path) -> str:
-    """Return the address of the embedded store in ``output_dir``."""
-    return f"sqlite:///{output_dir.absolute()}/mlflow.db"
-
-
 def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     """Read runs from a tracking store.
 

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from dtrain.compare.comparison import Comparison
+from dtrain.compare.comparison import Comparison, is_finite
 from dtrain.compare.load_folders import Run, number
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of fonts
@@ -145,7 +145,7 @@ def _objective(found: Comparison) -> Section:
         section.notes.append("Left out: the runs have different objectives.")
     elif not found.keys:
         section.notes.append("Left out: no parameter differs.")
-    elif not any(_finite(run.objective) for run in found.runs):
+    elif not any(is_finite(run.objective) for run in found.runs):
         section.notes.append(f"Left out: no run has a number for {found.objective}.")
     else:
         for key in found.keys:
@@ -154,7 +154,7 @@ def _objective(found: Comparison) -> Section:
 
 
 def _by(section: Section, found: Comparison, key: str) -> None:
-    drawn = [run for run in found.runs if _finite(run.objective) and run.value(key) is not None]
+    drawn = [run for run in found.runs if is_finite(run.objective) and run.value(key) is not None]
     if not drawn:
         section.notes.append(f"No {key}: no run that has it has an objective.")
         return
@@ -246,10 +246,6 @@ def _line(
         zorder=3 if marked else 2,
         gid=f"run-{index}",
     )
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _scale(axes: Axes, axis: str, values: Sequence[float]) -> None:

@@ -13,7 +13,7 @@ from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, read_json
 from dtrain.run.registry import Promotion
 
 
@@ -32,6 +32,12 @@ class TrackedRun:
     rundir: RunDir
     cluster: Cluster
     live: bool = False
+
+
+def tracked_run(config: Config, rundir: RunDir) -> TrackedRun:
+    """Return what is recorded of a run that does not train in this moment."""
+    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
+    return TrackedRun(config, rundir, cluster)
 
 
 class SweepRecord(Protocol):

@@ -18,10 +18,9 @@ from dtrain import secrets
 from dtrain.config.tree import Config
 from dtrain.files.fields import Json
 from dtrain.run import evaluations, schemas
-from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json
+from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
-from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking.base import TrackedRun, Tracker, tracked_run
 
 #: Seconds between two deliveries: each costs a transaction while training continues.
 INTERVAL = 5.0
@@ -344,9 +343,9 @@ def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
 def _recorded(config: Config, rundir: RunDir) -> tuple[TrackedRun, tuple[float, str, float]]:
     """Return what is recorded of a run that has ended: when it began, how it ended, and when."""
     result: Any = schemas.read(rundir.result, schemas.Result) or {}
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     first = next(Follower(rundir.journal).events(), {"time": time.time()})
     started = result.get("started") or first["time"]
     # No result: the controller was killed and could not say how the run ended.
     ended = started + (result.get("seconds") or 0.0)
-    return TrackedRun(config, rundir, cluster), (started, result.get("status", "KILLED"), ended)
+    status = result.get("status", "KILLED")
+    return tracked_run(config, rundir), (started, status, ended)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from dtrain.config import tree
 from dtrain.config.objective import AUTO
 from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json
+from dtrain.host import git
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.run import code, failure, schemas
@@ -90,14 +90,11 @@ def _source(commit: str, dirty: bool) -> dict[str, str]:
     return {"git_commit": commit, "git_dirty": str(dirty).lower()}
 
 
-def _git(*arguments: str) -> str:
+def _git(*words: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return git.run(Path.cwd(), *words, seconds=10.0).decode(errors="replace").strip()
+    except git.GitError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 #: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and

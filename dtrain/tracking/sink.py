@@ -112,9 +112,9 @@ class Sunk(Tracker):
 
     def __init__(self, sink: Sink, name: str, config: Config):
         self._closed, self._name, self._config = sink, name, config
-        self._opened = False
+        self._is_open = self._opened = False
         self._place = sink.address()
-        self._run: TrackedRun | None = None
+        self._run: TrackedRun  # after open
         self._has: Any = {}  # schemas.Recorded
         self._derived: Json = {}
         self._step = 0
@@ -135,21 +135,20 @@ class Sunk(Tracker):
 
     def open(self, run: TrackedRun, started: float) -> None:
         """Look what the sink has of the run, which it is opened for once there is more."""
-        if self._run is not None:
+        if self._is_open:
             return
         file = run.rundir.trackers / f"{self._name}.json"
         past: Any = schemas.read(file, schemas.Recorded)
         if past is None or past["place"] != self._place:
             past = {"place": self._place}
         self._has = {"last": {}, "late": {}, "files": {}, **past}
-        self._run = run
+        self._run, self._is_open = run, True
 
     @property
     def _sink(self) -> Sink:
         """The sink, opened: it begins the record of the run, or goes on with it."""
         if not self._opened:
             run = self._run
-            assert run is not None, "is open"
             job = facts.job_of(run)
             name = run.config.name if job is None else facts.job_name(job, run.config.name)
             group = None if job is None else run.rundir.path.parent.name
@@ -169,7 +168,6 @@ class Sunk(Tracker):
     has_all = is_shipped
 
     def _save(self) -> None:
-        assert self._run is not None, "is open"
         file = self._run.rundir.trackers / f"{self._name}.json"
         file.parent.mkdir(exist_ok=True)
         write_json(file, self._has)
@@ -203,7 +201,6 @@ class Sunk(Tracker):
         elif kind == "tag":
             self._tag(event["name"], event["value"], event["step"])
         elif kind == "file" and self._lacks(name := f"{event['kind']}:{event['name']}", event):
-            assert self._run is not None, "is open"
             if (path := facts.logged(self._run.rundir, event)) is not None:
                 self._sink.file(path, event["name"], event["kind"], event["step"])
             self._take(name, event)
@@ -229,7 +226,6 @@ class Sunk(Tracker):
 
     def _describe(self, added: Json) -> None:
         """Record the parameters of a start."""
-        assert self._run is not None, "is open"
         self._derived.update(added)
         values = facts.parameters(self._run, self._derived)
         first = self._has.setdefault("parameters", {})
@@ -239,7 +235,6 @@ class Sunk(Tracker):
 
     def _note_changed(self) -> None:
         """Note what the last start has changed of the parameters, or has changed back."""
-        assert self._run is not None, "is open"
         first, before = self._has["parameters"], self._has.get("later", {})
         values = facts.parameters(self._run, self._derived)
         later = {k: v for k, v in values.items() if first.get(k, v) != v and k != "resume"}
@@ -250,7 +245,6 @@ class Sunk(Tracker):
 
     def close(self, status: str, ended: float) -> None:
         """Add files and results, and record how the run ended."""
-        assert self._run is not None, "is open"
         rundir, result = self._run.rundir, schemas.read(self._run.rundir.result, schemas.Result)
         if "parameters" not in self._has:
             self._describe({})  # it failed before training began
@@ -263,11 +257,11 @@ class Sunk(Tracker):
         values = dict(result.get("metrics", {})) if result else {}
         values["best_objective"] = result.get("best_objective") if result else None
         if not self._opened and self._has.get("shipped") == status:
-            self._run = None  # nothing is new
+            self._is_open = False  # nothing is new
             return
         numbers = {name: value for name, value in values.items() if value is not None}
         self._sink.note(numbers, {"status": status, **facts.outcome(self._run, status)})
         self._sink.close(status)
-        self._run, self._opened = None, False
+        self._is_open = self._opened = False
         self._has["shipped"] = status
         write_json(rundir.trackers / f"{self._name}.json", self._has)

@@ -24,6 +24,7 @@ from dtrain.config.fields import Path as PathText
 from dtrain.errors import refuse
 from dtrain.host import answer, pyproject
 from dtrain.run.folder import RunDir
+from dtrain.tracking.mlflow.store import embedded
 
 
 class CompareOptions(Options):
@@ -48,7 +49,7 @@ def _find(runs: list[str], options: CompareOptions) -> Comparison:
     folders = [Path(each) for each in runs if each not in ids]
     found, sweep = of_folders(folders) if folders else ([], None)
     if ids:
-        store = options.uri or load_tracked.embedded(Path(pyproject.output_dir()))
+        store = options.uri or embedded(pyproject.output_dir())
         found += load_tracked.of_ids(ids, store)
         sweep = None
     return compare(found, sweep, options.baseline, options.metric)

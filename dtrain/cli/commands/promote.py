@@ -29,12 +29,11 @@ from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.job import exporting
 from dtrain.run import checkpoint, registry, schemas
 from dtrain.run.checkpoint.format import read_manifest
-from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json, short
+from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model, Promotion
 from dtrain.terminal.progress import Activity
 from dtrain.tracking import conditions, shipping
-from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking.base import Tracker, tracked_run
 from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
@@ -163,12 +162,6 @@ def _promoted(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promo
         ) from error
     registry.settle(rundir, promotion)
     return found
-
-
-def tracked_run(config: Config, rundir: RunDir) -> TrackedRun:
-    """Return what is recorded of a run."""
-    cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
-    return TrackedRun(config, rundir, cluster)
 
 
 def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:

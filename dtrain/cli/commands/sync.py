@@ -18,7 +18,6 @@ from pydantic import Field
 
 from dtrain import errors
 from dtrain.cli import app
-from dtrain.cli.commands.promote import tracked_run
 from dtrain.cli.on_run import OfModel
 from dtrain.cli.registry import Target, command
 from dtrain.config import private, project, tree, trust
@@ -35,7 +34,7 @@ from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
 from dtrain.terminal.progress import Activity
 from dtrain.tracking import shipping
-from dtrain.tracking.base import Tracker
+from dtrain.tracking.base import Tracker, tracked_run
 from dtrain.tracking.chosen import make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of

@@ -40,6 +40,11 @@ _FORBIDDEN = re.compile(r"[^\w./: -]")  # in names of metrics and parameters: ML
 _connecting = threading.Lock()
 
 
+def embedded(output_dir: Path | str) -> str:
+    """Return the address of the embedded store of an output folder."""
+    return f"sqlite:///{Path(output_dir).absolute()}/mlflow.db"
+
+
 def uri(config: Config) -> str:
     """Return ``tracking.uri``, or that of the embedded store under ``output_dir``.
 
@@ -48,7 +53,7 @@ def uri(config: Config) -> str:
     """
     given = tree.address(config)
     if given is None:
-        return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
+        return embedded(config.output_dir)
     private.check_references("tracking.uri", given)
     return str(config.tracking.uri)
 
@@ -306,7 +311,11 @@ class Registered:
         self.name: str | None = match["name"]
         self.alias: str | None = match["alias"]
         self._version: str | None = match["version"]
-        self._address = address or os.environ.get("MLFLOW_TRACKING_URI") or _embedded(text)
+        own = embedded(pyproject.output_dir())
+        self._address = address or os.environ.get("MLFLOW_TRACKING_URI") or own
+        if self._address == own and not (file := Path(own.removeprefix("sqlite:///"))).is_file():
+            refuse("tracking.uri", f"{file} is not there, so that the store of {text} is not known",
+                   "", hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
         self._client: Any = None
 
     def version(self) -> str:
@@ -366,11 +375,3 @@ class Registered:
         if not found:
             raise DtrainError(f"{uri} has no SavedModel: tracking.model=best logs one")
         return found[0].parent
-
-
-def _embedded(text: str) -> str:
-    store = Path(pyproject.output_dir(), "mlflow.db").absolute()
-    if not store.is_file():
-        refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
-               "", hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
-    return f"sqlite:///{store}"
