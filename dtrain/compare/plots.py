@@ -13,8 +13,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -83,36 +82,60 @@ def _colour(hue: float, luminance: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in (red, green, blue))
 
 
+#: A run, and what is drawn of it: places and values.
+Drawn = tuple[Run, Sequence[float], Sequence[float]]
+
+
 def sections(found: Comparison) -> list[Section]:
-    """Draw everything that the runs allow."""
-    with _style():
-        return [_curves(found), _objective(found), _speed(found), _difference(found)]
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Set matplotlib's parameters to ours, whatever the user's matplotlibrc says, and back."""
+    """Draw everything that the runs allow, whatever the user's matplotlibrc says."""
     with warnings.catch_warnings(), matplotlib.rc_context():
         # Of a letter its font has not, or a long label: nothing that the reader could mend.
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
-        yield
+        return [_curves(found), _objective(found), _speed(found), _difference(found)]
 
 
-@contextmanager
-def _plot(section: Section, title: str, x: str, y: str) -> Iterator[Axes]:
-    """Draw into the axes given, and add the plot to the section."""
+def _plot(
+    section: Section, found: Comparison, labels: tuple[str, str, str], drawn: Iterable[Drawn],
+    marker: str = "", log: str = "", finish: Callable[[Axes], object] = lambda axes: None,
+) -> None:  # fmt: skip
+    """Add a plot to a section.
+
+    Args:
+        section: gets it.
+        found: that it is of.
+        labels: its title, and those of its axes.
+        drawn: a line each.
+        marker: of each point.
+        log: names of the axes that are logarithmic.
+        finish: changes the axes in the end.
+    """
+    title, x, y = map(_short, labels)
     figure = Figure(figsize=(5.2, 3.2), layout="constrained", facecolor="none")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot(facecolor="none")
-    axes.set(title=_short(title), xlabel=_short(x), ylabel=_short(y))
+    axes.set(title=title, xlabel=x, ylabel=y)
     file = io.StringIO()
+    many = len(found.runs) > len(_FEW)
     try:
-        yield axes
+        for run, places, values in drawn:
+            index, is_base = found.places[run.name], run.name in found.baselines
+            is_marked = run is found.best or is_base
+            axes.plot(
+                places, [value if math.isfinite(value) else math.nan for value in values],
+                color=colours(len(found.runs))[index], linestyle="--" if is_base else "-",
+                linewidth=2.2 if is_marked else 0.8 if many else 1.4,
+                marker=marker or ("." if len(places) == 1 else ""),
+                zorder=3 if is_marked else 2, gid=f"run-{index}",
+            )  # fmt: skip
+        for name in log:
+            axes.set(**{f"{name}scale": "log"})
+            (axes.xaxis if name == "x" else axes.yaxis).set_major_formatter("{x:g}")
+        finish(axes)
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     except (ArithmeticError, ValueError, RuntimeError) as error:  # of numbers near the largest
-        section.notes.append(f"No {_short(title)}: it cannot be drawn ({_short(str(error))}).")
+        section.notes.append(f"No {title}: it cannot be drawn ({_short(str(error))}).")
         return
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
@@ -123,19 +146,26 @@ def _short(text: str) -> str:
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
 
 
+def _are_wide(values: Iterable[float]) -> bool:
+    """Say whether values are positive, and span over two decades."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) > 99.9 * min(finite)
+
+
 def _curves(found: Comparison) -> Section:
     section = Section("Curves")
     for metric in (found.metric, f"val_{found.metric}"):
-        drawn = [(run, run.curves[metric]) for run in found.runs if run.curves.get(metric)]
-        if not drawn:
+        curves = [(run, run.curves[metric]) for run in found.runs if run.curves.get(metric)]
+        if not curves:
             section.notes.append(f"No {metric}: no run has recorded it.")
             continue
-        with _plot(section, metric, "step", metric) as axes:
-            for run, points in drawn:
-                steps = sorted(points)
-                steps = [*steps[: -1 : len(steps) // _POINTS + 1], steps[-1]]
-                _line(axes, found, run, steps, [points[step] for step in steps])
-            _scale(axes, "y", [value for _, points in drawn for value in points.values()])
+        drawn: list[Drawn] = []
+        for run, points in curves:
+            steps = sorted(points)
+            steps = [*steps[: -1 : len(steps) // _POINTS + 1], steps[-1]]
+            drawn.append((run, steps, [points[step] for step in steps]))
+        is_wide = _are_wide(value for _, points in curves for value in points.values())
+        _plot(section, found, (metric, "step", metric), drawn, log="y" * is_wide)
     return section
 
 
@@ -154,49 +184,50 @@ def _objective(found: Comparison) -> Section:
 
 
 def _by(section: Section, found: Comparison, key: str) -> None:
-    drawn = [run for run in found.runs if is_finite(run.objective) and run.value(key) is not None]
-    if not drawn:
+    runs = [run for run in found.runs if is_finite(run.objective) and run.value(key) is not None]
+    if not runs:
         section.notes.append(f"No {key}: no run that has it has an objective.")
         return
-    texts = [str(run.value(key)) for run in drawn]
+    texts = [str(run.value(key)) for run in runs]
     numbers = [value for value in map(number, texts) if value is not None and math.isfinite(value)]
-    numeric = len(numbers) == len(texts)
+    are_numbers = len(numbers) == len(texts)
     names = list(dict.fromkeys(texts))
-    places = numbers if numeric else [float(names.index(text)) for text in texts]
-    with _plot(section, key, key, found.objective or "") as axes:
-        for run, place in zip(drawn, places, strict=True):
-            _line(axes, found, run, [place], [run.objective or 0.0], marker="o")
-        if numeric:
-            _scale(axes, "x", numbers)
-        else:
-            shown = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
-            turned = sum(map(len, shown)) > 50
-            every = len(shown) // 30 + 1  # as many as can be read
-            axes.set_xticks(
-                range(0, len(shown), every), shown[::every], rotation=90 if turned else 0
-            )
-            axes.margins(x=0.2)
+    places = numbers if are_numbers else [float(names.index(text)) for text in texts]
+
+    def name_places(axes: Axes) -> None:
+        shown = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
+        every = len(shown) // 30 + 1  # as many as can be read
+        rotation = 90 if sum(map(len, shown)) > 50 else 0
+        axes.set_xticks(range(0, len(shown), every), shown[::every], rotation=rotation)
+        axes.margins(x=0.2)
+
+    _plot(
+        section, found, (key, key, found.objective or ""),
+        [(run, [at], [run.objective or 0.0]) for run, at in zip(runs, places, strict=True)],
+        "o", "x" * (are_numbers and _are_wide(numbers)),
+        (lambda axes: None) if are_numbers else name_places,
+    )  # fmt: skip
 
 
 def _speed(found: Comparison) -> Section:
     section = Section("Speed by replicas")
-    drawn = [run for run in found.runs if run.replicas and run.speed]
-    if not drawn:
+    runs = [run for run in found.runs if run.replicas and run.speed]
+    if not runs:
         section.notes.append("Left out: no run has recorded its examples a second.")
         return section
-    speeds = {run.name: run.speed or 0.0 for run in drawn}
+    speeds = {run.name: run.speed or 0.0 for run in runs}
     kinds = [("throughput", "examples/s", speeds)]
     if found.efficiency:
         kinds.append(("scaling efficiency", "examples/s of a replica, relative", found.efficiency))
     else:
         section.notes += [note for note in found.notes if "efficiency" in note]
+    ticks = sorted({run.replicas or 0 for run in runs})
     for title, label, values in kinds:
-        with _plot(section, title, "replicas", label) as axes:
-            for run in drawn:
-                if run.name in values:
-                    _line(axes, found, run, [run.replicas or 0], [values[run.name]], marker="o")
-            axes.set_ylim(bottom=0)
-            axes.set_xticks(sorted({run.replicas or 0 for run in drawn}))
+        _plot(
+            section, found, (title, "replicas", label),
+            [(r, [r.replicas or 0], [values[r.name]]) for r in runs if r.name in values], "o",
+            finish=lambda axes: axes.set(ylim=(0, None), xticks=ticks),
+        )  # fmt: skip
     return section
 
 
@@ -208,17 +239,13 @@ def _difference(found: Comparison) -> Section:
     others = {name: d for name, d in found.differences.items() if name not in found.baselines}
     # A logarithm has no place for zero, nor for the infinity that a NaN is.
     places = {name: {s: v for s, v in d.items() if 0 < v < math.inf} for name, d in others.items()}
-    drawn = {name: points for name, points in places.items() if points}
     same = [name for name, d in others.items() if not any(d.values())]
     if same:
         section.notes.append(f"No difference at all: {', '.join(same)}.")
+    drawn = [(run, *_largest(places[run.name])) for run in found.runs if places.get(run.name)]
     if drawn:
         title = f"relative difference from {', '.join(found.baselines)}"
-        with _plot(section, title, "step", "|difference| / |baseline|") as axes:
-            for run in found.runs:
-                if run.name in drawn:
-                    _line(axes, found, run, *_largest(drawn[run.name]))
-            _logarithmic(axes, "y")
+        _plot(section, found, (title, "step", "|difference| / |baseline|"), drawn, log="y")
     return section
 
 
@@ -228,33 +255,3 @@ def _largest(points: dict[int, float]) -> tuple[list[int], list[float]]:
     every = len(steps) // _POINTS + 1
     parts = [steps[first : first + every] for first in range(0, len(steps), every)]
     return [part[-1] for part in parts], [max(points[step] for step in part) for part in parts]
-
-
-def _line(
-    axes: Axes, found: Comparison, run: Run, x: Sequence[float], y: Sequence[float],
-    marker: str = "",
-) -> None:  # fmt: skip
-    index, many = found.places[run.name], len(found.runs) > len(_FEW)
-    marked = run is found.best or run.name in found.baselines
-    axes.plot(
-        x,
-        [value if math.isfinite(value) else math.nan for value in y],
-        color=colours(len(found.runs))[index],
-        linestyle="--" if run.name in found.baselines else "-",
-        linewidth=2.2 if marked else 0.8 if many else 1.4,
-        marker=marker or ("." if len(x) == 1 else ""),
-        zorder=3 if marked else 2,
-        gid=f"run-{index}",
-    )
-
-
-def _scale(axes: Axes, axis: str, values: Sequence[float]) -> None:
-    """Make an axis logarithmic where its values are positive and span over two decades."""
-    finite = [value for value in values if math.isfinite(value)]
-    if finite and min(finite) > 0 and max(finite) > 99.9 * min(finite):
-        _logarithmic(axes, axis)
-
-
-def _logarithmic(axes: Axes, axis: str) -> None:
-    axes.set(**{f"{axis}scale": "log"})
-    (axes.xaxis if axis == "x" else axes.yaxis).set_major_formatter("{x:g}")
