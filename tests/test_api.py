@@ -26,7 +26,7 @@ from dtrain.api import arrays, command, keywords, local_model, training
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust
 from dtrain.compare import bits
-from dtrain.compare.load_folders import public
+from dtrain.compare.load import public
 from dtrain.config import private, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import answer, pickles, python_path

@@ -19,10 +19,10 @@ from omegaconf import OmegaConf
 
 from dtrain import compare
 from dtrain.cli.commands.compare import main
-from dtrain.compare import load_folders as runs
+from dtrain.compare import load as runs
 from dtrain.compare import plots
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.load_folders import Run, of_folders, public
+from dtrain.compare.load import Run, of_folders, public
 from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.config.objective import mode_of
 from dtrain.errors import UsageError

@@ -85,11 +85,11 @@ def test_nan_names_a_planted_layer(
     assert debug["line"].startswith("mine.py:")
     # It is no run: not tracked, below a folder of its own, and taken for none by other commands.
     assert "outputs/debug/" in str(run.rundir.path)
-    from dtrain.compare import load_folders
+    from dtrain.compare import load
     from dtrain.errors import UsageError
 
     with pytest.raises(UsageError, match="holds no run folder"):
-        load_folders.of_folders([tmp_path / "outputs"])
+        load.of_folders([tmp_path / "outputs"])
     assert dtrain(f"resume={run.rundir.path}").code == 2
     assert "is not a run" in dtrain(f"fork={run.rundir.path}").output
 

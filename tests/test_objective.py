@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dtrain.compare.comparison import compare
-from dtrain.compare.load_folders import of_folders
+from dtrain.compare.load import of_folders
 from dtrain.config.objective import mode_of
 from dtrain.run import checkpoint
 

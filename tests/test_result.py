@@ -200,7 +200,7 @@ def test_a_resumed_job_that_took_no_step(rundir: RunDir) -> None:
 def test_a_run_is_judged_by_its_best_checkpoint(tmp_path: Path) -> None:
     """The last epoch is worse, or has no checkpoint: it is of NaN weights."""
     from dtrain.compare.comparison import compare
-    from dtrain.compare.load_folders import of_folders
+    from dtrain.compare.load import of_folders
     from dtrain.run.outcome import Outcome
 
     ends = {

@@ -54,7 +54,7 @@ def train(
         Interrupted: it was stopped before there was a run.
     """
     objects = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    return Run(training.trained(objects, more, overrides, show))
+    return Run(training.train(objects, more, overrides, show))
 
 
 def sweep(
@@ -77,7 +77,7 @@ def sweep(
         Interrupted: it was stopped before there was a sweep.
     """
     objects = dict(zip(OBJECTS, (model, data, validation, loss, metrics, callbacks), strict=True))
-    return Sweep(training.swept(objects, more, overrides, show))
+    return Sweep(training.sweep(objects, more, overrides, show))
 
 
 def evaluate(

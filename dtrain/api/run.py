@@ -113,7 +113,7 @@ class Run:
             DtrainError: as of :func:`dtrain.train`.
         """
         self._check_epochs(keywords.get("epochs"))
-        training.resumed(self.path, overrides, keywords, show)
+        training.resume(self.path, overrides, keywords, show)
         return Run(self.path)
 
     def fork(
@@ -134,7 +134,7 @@ class Run:
         """
         at = self.path if checkpoint is None else self._checkpoint(checkpoint)
         given = {name: keywords.pop(name, None) for name in training.OBJECTS}
-        return Run(training.trained(given, keywords, overrides, show, at))
+        return Run(training.train(given, keywords, overrides, show, at))
 
     def _check_epochs(self, epochs: object) -> None:
         """Refuse to resume with fewer epochs than there are.
@@ -235,7 +235,7 @@ class Sweep:
         Raises:
             DtrainError: as of :func:`dtrain.sweep`.
         """
-        training.resumed_sweep(self.path, show)
+        training.resume_sweep(self.path, show)
         return Sweep(self.path)
 
 

@@ -103,7 +103,7 @@ def trust_of(folder: Path) -> Trust:
     return found[0] if found else Trust()
 
 
-def trained(
+def train(
     given: Values, more: Values, overrides: Iterable[str] | str, show: bool,
     fork: Path | None = None,
 ) -> Path:  # fmt: skip
@@ -119,40 +119,40 @@ def trained(
     Raises:
         DtrainError: as of :func:`dtrain.train`.
     """
-    own = keywords.checked(overrides)
-    fixed = keywords.plain(more, "train", OBJECTS)
+    own = [*keywords.plain(more, "train", OBJECTS), *keywords.checked(overrides)]
     start = [] if fork is None else [f"fork={keywords.written(fork, 'fork')}"]
-    place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
-    label = _label(more, given["model"]) if fork is None else _label_of(fork, more)
-    with _reserved(place, label) as folder:
+    label = _label(more, given["model"])
+    if fork is not None:  # called as the run, unless it has a name
+        run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
+        label = _label({"name": run.name.partition("_")[2], **more}, None)
+    with _reserved(Path(keywords.place(own)), label) as folder:
         call = Call(folder / FOLDER, show, fork)
-        words = [*start, *call.overrides(given), *fixed, *own]
+        words = [*start, *call.overrides(given), *own]
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
 
 
-def swept(given: Values, more: Values, overrides: Iterable[str] | str, show: bool) -> Path:
-    """Run a sweep, and return its folder; the arguments are those of :func:`trained`.
+def sweep(given: Values, more: Values, overrides: Iterable[str] | str, show: bool) -> Path:
+    """Run a sweep, and return its folder; the arguments are those of :func:`train`.
 
     Raises:
         DtrainError: as of :func:`dtrain.sweep`.
     """
-    own = keywords.checked(overrides)
-    fixed = keywords.plain(more, "sweep", OBJECTS, swept=True)
-    place = Path(keywords.place([*fixed, *own])) / "multirun" / time.strftime("%Y-%m-%d")
-    with _reserved(place, _label({**more, "strategy": "sweep"}, given["model"])) as folder:
+    own = [*keywords.plain(more, "sweep", OBJECTS, swept=True), *keywords.checked(overrides)]
+    label = _label({**more, "strategy": "sweep"}, given["model"])
+    with _reserved(Path(keywords.place(own), "multirun"), label) as folder:
         call = Call(folder / FOLDER, show)
-        words = ["-m", *call.overrides(given, swept=True), *fixed, *own]
+        words = ["-m", *call.overrides(given, swept=True), *own]
         return _sweep_of(call.run(words, reserved=folder), folder)
 
 
-def resumed(folder: Path, overrides: Iterable[str] | str, given: Values, show: bool) -> None:
+def resume(folder: Path, overrides: Iterable[str] | str, given: Values, show: bool) -> None:
     """Resume a run (:meth:`dtrain.Run.resume`)."""
     own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
     words = [f"resume={keywords.written(folder, 'resume')}", *own]
     _run_of(command.call(words, Line(show), trust_of(folder), follow=folder), folder)
 
 
-def resumed_sweep(folder: Path, show: bool) -> None:
+def resume_sweep(folder: Path, show: bool) -> None:
     """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
     words = [f"sweep.resume={keywords.written(folder, 'sweep.resume')}"]
     _sweep_of(command.call(words, Line(show), trust_of(folder)), folder)
@@ -193,7 +193,8 @@ def _failed(error: Exception, folder: Path) -> Exception:
 @contextlib.contextmanager
 def _reserved(place: Path, label: str) -> Iterator[Path]:
     """Make a folder for a run or a sweep; it is removed where nothing has come of it."""
-    folder = RunDir.create(place.absolute() / f"{time.strftime('%H-%M-%S')}_{label}").path
+    name = Path(time.strftime("%Y-%m-%d"), f"{time.strftime('%H-%M-%S')}_{label}")
+    folder = RunDir.create(place.absolute() / name).path
     try:
         (folder / FOLDER).mkdir()
         yield folder
@@ -201,12 +202,6 @@ def _reserved(place: Path, label: str) -> Iterator[Path]:
         writing.remove_empty(folder / FOLDER)  # where nothing was given
         if not {"command.json", "sweep.json"} & set(os.listdir(folder)):
             writing.discard(folder)
-
-
-def _label_of(fork: Path, more: Values) -> str:
-    """Return what the folder of a fork is called: as that of the run, unless it has a name."""
-    run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
-    return _label({"name": run.name.partition("_")[2], **more}, None)
 
 
 def _label(given: Values, model: object) -> str:

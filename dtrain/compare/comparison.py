@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.compare.load_folders import KEYS as READ
-from dtrain.compare.load_folders import Run, kind, number
+from dtrain.compare.load import KEYS as READ
+from dtrain.compare.load import Run, kind, number
 from dtrain.config import overrides
 from dtrain.config.objective import AUTO
 from dtrain.errors import UsageError, nearest, refuse

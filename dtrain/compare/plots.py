@@ -22,7 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from dtrain.compare.comparison import Comparison, is_finite
-from dtrain.compare.load_folders import Run, number
+from dtrain.compare.load import Run, number
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of fonts
 _INK = "#010203"  # a colour nobody else uses, replaced by the page's

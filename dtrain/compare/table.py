@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from dtrain.compare.comparison import Comparison
-from dtrain.compare.load_folders import METRICS, Run
+from dtrain.compare.load import METRICS, Run
 from dtrain.config.objective import SPEED
 from dtrain.errors import printable
 from dtrain.files.fields import Json

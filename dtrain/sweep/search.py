@@ -1,16 +1,136 @@
-"""Where the jobs of a sweep come from: listed, or drawn by a search."""
+"""Where the jobs of a sweep come from: listed, or drawn by a search.
+
+A search chooses from what the overrides of its command line name, by Hydra's grammar:
+
+=============================================  =================================================
+``model=mlp,cnn`` ``optimizer.beta_1=choice(0.8,0.9)``   one of these
+``model.dropout=interval(0,0.5)``              a number, evenly
+``optimizer.learning_rate=tag(log,interval(1e-4,1e-1))``  a number, its logarithm evenly
+``model.width=int(interval(16,256))``          a whole number, both ends included
+=============================================  =================================================
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+
+from dtrain.config import explain
 from dtrain.data.draws import Stream
-from dtrain.errors import OK, UsageError
+from dtrain.errors import OK, UsageError, refuse
 from dtrain.run.outcome import Outcome
-from dtrain.sweep.space import Choice, Dimension, Interval, read
 from dtrain.sweep.state import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of several values.
+
+    Attributes:
+        key: of the configuration.
+        values: as they stand on the command line.
+    """
+
+    key: str
+    values: tuple[str, ...]
+
+    def draw(self, generator: Stream) -> str:
+        """Return one of them, all alike."""
+        return self.values[generator.integers(len(self.values))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A number between two.
+
+    Attributes:
+        key: of the configuration.
+        low, high: bounds.
+        log: evenly in its logarithm.
+        whole: a whole number; then both bounds are possible.
+    """
+
+    key: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def draw(self, generator: Stream) -> str:
+        """Return a number as text."""
+        # A whole number stands for all that round to it, so that the bounds are as likely.
+        margin = 0.5 if self.whole else 0.0
+        low, high = self.low - margin, self.high + margin
+        if self.log:
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        else:
+            value = generator.uniform(low, high)
+        return self.text(value)
+
+    def text(self, value: float) -> str:
+        """Return ``value`` as it stands on the command line, a number with six digits."""
+        if self.whole:
+            return str(min(max(round(value), int(self.low)), int(self.high)))
+        return f"{value:.6g}"
+
+
+Dimension = Choice | Interval
+
+
+def read_space(typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
+    """Sort the overrides of a search into those that hold for every job and those to choose.
+
+    Args:
+        typed: overrides in Hydra's grammar; of two with one key the later holds.
+
+    Returns:
+        (the fixed overrides, the dimensions), each in order.
+
+    Raises:
+        UsageError: nothing is left to choose, or an interval is empty.
+    """
+    overrides: dict[str, Override] = {}
+    for override in OverridesParser.create().parse_overrides(list(typed)):
+        overrides[override.get_key_element().lstrip("+")] = override
+    fixed, dimensions = [], []
+    for override in overrides.values():
+        if override.is_sweep_override():
+            explain.number(override)
+            dimensions.append(_dimension(override))
+        else:
+            fixed.append(override.input_line or "")
+    if not dimensions:
+        refuse("hydra/sweeper", "there is nothing to choose", "a search",
+               accepted="at least one key with several values or an interval",
+               typed="'optimizer.learning_rate=tag(log,interval(0.0001,0.1))'")  # fmt: skip
+    return fixed, dimensions
+
+
+def _dimension(override: Override) -> Dimension:
+    key = override.get_key_element()
+    if override.is_discrete_sweep():
+        return Choice(key, tuple(override.sweep_string_iterator()))
+    interval = override.value()
+    assert isinstance(interval, IntervalSweep)
+    low, high = interval.start, interval.end
+    assert low is not None and high is not None
+    log, shown = "log" in interval.tags, f"interval({low:g},{high:g})"
+    if not all(abs(bound) <= 1e300 for bound in (low, high)):  # NaN is neither
+        refuse(key, "has no end", shown, accepted="two finite numbers",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
+    if log and not 0 < low < high:
+        refuse(key, "has no logarithms to choose from", shown,
+               accepted="a lower and a higher bound, above 0",
+               typed=f"'{key}=tag(log,interval(0.001,0.1))'")  # fmt: skip
+    if low >= high:
+        refuse(key, "has nothing in it", shown, accepted="a lower and a higher bound",
+               typed=f"'{key}=interval(0,1)'")  # fmt: skip
+    return Interval(key, low, high, log, isinstance(low, int))
 
 
 class Source:
@@ -70,7 +190,7 @@ class Random(Source):
     (Bergstra and Bengio 2012, "Random search for hyper-parameter optimization".)
 
     Args:
-        words: of the command line, in Hydra's grammar (:mod:`dtrain.sweep.space`).
+        words: of the command line, in Hydra's grammar.
         trials: how many jobs.
         seed: of the draws; job n is a function of the seed and n alone.
 
@@ -79,7 +199,7 @@ class Random(Source):
     """
 
     def __init__(self, words: Sequence[str], trials: int, seed: int):
-        fixed, dimensions = read(words)
+        fixed, dimensions = read_space(words)
         jobs = []
         for number in range(trials):
             generator = Stream(seed, number)
@@ -111,7 +231,7 @@ class Tpe(Source):
     ):  # fmt: skip
         super().__init__(())
         self._optuna = _optuna()
-        self._fixed, self._dimensions = read(words)
+        self._fixed, self._dimensions = read_space(words)
         self._distributions = {each.key: self._distribution(each) for each in self._dimensions}
         pruners = self._optuna.pruners
         self._study = self._optuna.create_study(

@@ -18,7 +18,7 @@ from dtrain.run.devices import Machine
 from dtrain.run.folder import RunDir, short
 from dtrain.sweep.compose import Draft
 from dtrain.sweep.state import Record
-from dtrain.terminal.progress import clock, plain_console
+from dtrain.terminal.progress import clock, plain_console, time_left
 from dtrain.tracking.base import Tracker
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.
@@ -59,10 +59,7 @@ class Row:
             return clock(self.seconds)
         if self.state != "running" or self.report is None or self._began is None:
             return ""
-        seconds = self.report["time"] - self._began["time"]
-        steps = self.report["step"] - self._began["step"]
-        rest = self.report["total_steps"] - self.report["step"]
-        return f"{clock(seconds / steps * rest)} left" if steps > 0 else "? left"
+        return f"{time_left(self._began, self.report)} left"
 
     @property
     def label(self) -> str:

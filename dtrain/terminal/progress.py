@@ -61,7 +61,7 @@ class Display:
     def __init__(self, console: Console | None = None):
         self._console = console or plain_console()
         self._live: Progress | None = None
-        self._began: tuple[float, int] | None = None  # time and step of the first report
+        self._first: Json | None = None  # report
         self._line_at = 0.0
         self._line_epoch = 0
         self._shown: Json = {}
@@ -99,12 +99,11 @@ class Display:
         if not report or report == self._shown:
             return
         if report.get("units") != self._shown.get("units"):
-            self._began = None  # it counts something else
+            self._first = None  # it counts something else
             if self._live is not None and self._shown:
                 self._live.reset(self._task)
         self._shown = report
-        if self._began is None:
-            self._began = (report["time"], report["step"])
+        self._first = self._first or report
         note = measured(report)
         units = report.get("units", UNITS)
         if self._live is not None:
@@ -120,14 +119,7 @@ class Display:
         if now - self._line_at < LINE_SECONDS and not last and report["epoch"] == self._line_epoch:
             return
         self._line_at, self._line_epoch = now, report["epoch"]
-        self.message(f"{counted(report)}  {note}  {self._left(report)} left")
-
-    def _left(self, report: Json) -> str:
-        assert self._began is not None
-        seconds, steps = report["time"] - self._began[0], report["step"] - self._began[1]
-        if steps <= 0:
-            return "?"
-        return clock(seconds / steps * (report["total_steps"] - report["step"]))
+        self.message(f"{counted(report)}  {note}  {time_left(self._first, report)} left")
 
     def close(self) -> None:
         """Take the bar away."""
@@ -171,6 +163,12 @@ def clock(seconds: float) -> str:
     """Return a time as ``h:mm:ss``."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def time_left(first: Json, report: Json) -> str:
+    """Return the time that is left by what two reports of progress say."""
+    seconds, steps = report["time"] - first["time"], report["step"] - first["step"]
+    return clock(seconds / steps * (report["total_steps"] - report["step"])) if steps > 0 else "?"
 
 
 _TRACEBACK = "Traceback (most recent call last):"

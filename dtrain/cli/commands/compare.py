@@ -16,9 +16,9 @@ from pydantic import Field
 
 from dtrain import errors
 from dtrain.cli.registry import RUNS, command
-from dtrain.compare import bits, load_tracked, write_all
+from dtrain.compare import bits, write_all
 from dtrain.compare.comparison import Comparison, compare
-from dtrain.compare.load_folders import of_folders
+from dtrain.compare.load import is_id, of_folders, of_ids
 from dtrain.config.fields import Line, Options
 from dtrain.config.fields import Path as PathText
 from dtrain.errors import refuse
@@ -45,12 +45,12 @@ class CompareOptions(Options):
 
 
 def _find(runs: list[str], options: CompareOptions) -> Comparison:
-    ids = [each for each in runs if load_tracked.is_id(each)]
+    ids = [each for each in runs if is_id(each)]
     folders = [Path(each) for each in runs if each not in ids]
     found, sweep = of_folders(folders) if folders else ([], None)
     if ids:
         store = options.uri or embedded(pyproject.output_dir())
-        found += load_tracked.of_ids(ids, store)
+        found += of_ids(ids, store)
         sweep = None
     return compare(found, sweep, options.baseline, options.metric)
 

@@ -32,7 +32,7 @@ from dtrain.compare import bits
 from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.tree import Config
-from dtrain.errors import UsageError, printable, refuse
+from dtrain.errors import UsageError, printable, quoted, refuse
 from dtrain.files import writing
 from dtrain.host import git, packages, pyproject, python_path
 from dtrain.job import code_recorder, folders, resume
@@ -216,14 +216,10 @@ def _words(state: State, config: Config, config_dir: Path | None, to: Path) -> l
     """Return the run's command line, into a new folder."""
     words = [each for each in state.overrides if re.split(r"[./@]", key_of(each))[0] not in _OWN]
     if config.fork is not None:
-        words.append(f"fork={_quoted(config.fork)}")
+        words.append(f"fork={quoted(config.fork)}")
     flags = ["--config-dir", str(config_dir)] if config_dir is not None else []
-    place = [f"output_dir={_quoted(str(to.parent))}", f"hydra.run.dir={_quoted(str(to))}"]
+    place = [f"output_dir={quoted(str(to.parent))}", f"hydra.run.dir={quoted(str(to))}"]
     return ["-m", "dtrain", *flags, *words, "tracking=none", *place]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _environment(state: State, path: Path, tree: Tree) -> dict[str, str]:

@@ -1,12 +1,14 @@
-"""What there is to know of a run, and where it is found: run folders and sweeps of them."""
+"""Reads the runs that are compared: from run folders and sweeps, or from MLflow."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ from typing import Any
 from dtrain import secrets
 from dtrain.config import tree
 from dtrain.config.objective import chosen
-from dtrain.errors import DamagedFile, UsageError, printable
+from dtrain.config.schema.running import STORE
+from dtrain.errors import DamagedFile, DtrainError, UsageError, printable, refuse
 from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.run import evaluations, failure, schemas
 from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
+from dtrain.tracking.delivery import reason
+from dtrain.tracking.mlflow.store import import_mlflow
 
 SWEEP = "sweep.json"
 _GIVEN = re.compile(r"^.*/given/(data_[0-9a-f]{12}\.npz)$")
@@ -28,8 +33,9 @@ _GIVEN_MODULE = re.compile(r"\b(given_[0-9a-f]{8})[0-9a-f]{24}\b")
 RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
 #: How deep the folders may be nested that are looked through for runs.
 _DEPTH = 16
-#: Of a run that was begun and has no result: it is not over, or its command was killed.
+#: Status of a run that has begun and has no ``result.json``: it is running, or was killed.
 UNFINISHED = "UNFINISHED"
+_ID = re.compile(r"[0-9a-f]{32}")  # of a run in MLflow
 #: Python's words, and those that one types.
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 
@@ -130,7 +136,7 @@ def read(folder: Path, name: str) -> Run:
     except (OSError, DamagedFile) as error:
         return _damaged(run, error)
     run.replicas = result.get("replicas") or cluster.get("replicas")
-    tell(run, result, rundir.path)
+    set_result(run, result, rundir.path)
     run.problem = "; ".join(each for each in (run.problem, passed) if each) or None
     return run
 
@@ -159,11 +165,11 @@ def _read_curves(path: Path, run: Run) -> str | None:
     return "; ".join(each for each in (follower.notice(), left_out) if each) or None
 
 
-def tell(run: Run, result: Json, folder: Path | None = None) -> None:
+def set_result(run: Run, result: Json, folder: Path | None = None) -> None:
     """Put what ``result.json`` of a folder says into ``run``; it may be empty."""
     run.status = result.get("status") or run.status
-    told = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
-    run.metrics = {**last(run.curves), **{k: v for k, v in told.items() if v is not None}}
+    metrics = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
+    run.metrics = {**last(run.curves), **{k: v for k, v in metrics.items() if v is not None}}
     run.objective = number(result.get("best_objective", result.get("objective")))
     run.speed = number(result.get("examples_per_second"))
     run.seconds = number(result.get("seconds"))
@@ -287,3 +293,112 @@ def _nothing(path: Path, problem: str, accepted: str | None = None) -> UsageErro
     return UsageError("PATH", problem, path,
                       accepted=accepted or "a folder with runs in it, or the id of a run in MLflow",
                       typed="python -m dtrain compare outputs")  # fmt: skip
+
+
+# --- runs as MLflow has them, for those whose folders are elsewhere
+
+
+def is_id(word: str) -> bool:
+    """Return whether ``word`` may be the id of a run in MLflow."""
+    return _ID.fullmatch(word) is not None and not Path(word).exists()
+
+
+def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
+    """Read runs from a tracking store.
+
+    Args:
+        ids: of runs; that of a sweep's parent stands for its children.
+        uri: of the store.
+
+    Raises:
+        UsageError: there is no such store, or no such run in it.
+        DtrainError: the store does not answer.
+    """
+    _check(uri)
+    mlflow = import_mlflow()
+    found: Json = {}
+    client: Any = None
+    for each in ids:
+        with _explained(mlflow, uri, each):
+            client = client or mlflow.tracking.MlflowClient(uri)
+            run = client.get_run(each)
+            for member in _children(client, run) or [run]:
+                found[member.info.run_id] = member
+    names = [str(run.info.run_name) for run in found.values()]
+    of_one = (
+        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1
+    )
+    return [
+        _tracked_run(client, run, name if names.count(name) == 1 else f"{name} {each[:8]}", of_one)
+        for (each, run), name in zip(found.items(), names, strict=True)
+    ]
+
+
+def _check(uri: str) -> None:
+    path = uri.removeprefix("sqlite:///")
+    if path != uri and not Path(path).is_file():  # MLflow would make it
+        refuse("tracking.uri", "is not there", uri, accepted=STORE.accepted,
+               hint="tracking.uri=sqlite:////PATH/OF/outputs/mlflow.db")  # fmt: skip
+    problem = STORE.why_not(uri)
+    if problem is not None:
+        refuse("tracking.uri", problem, uri, accepted=STORE.accepted,
+               typed="tracking.uri=http://HOST:PORT")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
+    """Say in a sentence what a store has answered, or that it has not."""
+    try:
+        yield
+    except mlflow.exceptions.MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise UsageError("RUN", f"is not in {secrets.mask(uri)}", run_id,
+                             hint="tracking.uri=STORE of it") from None  # fmt: skip
+        raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
+    except Exception as error:  # of a driver or a proxy
+        raise DtrainError(f"{secrets.mask(uri)} cannot be read: {reason(error)}") from None
+
+
+def _children(client: Any, parent: Any) -> list[Any]:
+    children = client.search_runs(
+        [parent.info.experiment_id],
+        f"tags.mlflow.parentRunId = '{parent.info.run_id}'",
+        order_by=["attributes.start_time"],
+    )
+    return sorted(children, key=lambda child: _integer(child.data.tags.get("job")) or 0)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,15}", text) else None
+
+
+def _tracked_run(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
+    info, parameters = tracked.info, tracked.data.params
+    run = Run(name, info.run_id, info.status)
+    # What distinguishes a job from the others of its sweep is there twice, so that it comes first.
+    differs = {key[1:]: text for key, text in parameters.items() if key.startswith("_")}
+    run.differs = public(differs) if of_one_sweep else {}
+    run.config = public({k: text for k, text in parameters.items() if not k.startswith("_")})
+    for metric in tracked.data.metrics:
+        history = client.get_metric_history(info.run_id, metric)
+        run.curves[metric] = {point.step: point.value for point in history}
+    run.replicas = _integer(parameters.get("replicas"))
+    result = _result(client, info.run_id)
+    if result is not None:
+        set_result(run, result)
+    else:  # it is not over, or its artifacts are out of reach: what is left is less
+        run.metrics = last(run.curves)
+        run.objective = run.metrics.get(parameters.get("objective", ""))
+        run.seconds = (info.end_time - info.start_time) / 1000 if info.end_time else None
+    return run
+
+
+def _result(client: Any, run_id: str) -> Json | None:
+    """Return the contents of the artifact ``result.json``; None where it cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = client.download_artifacts(run_id, "result.json", folder)
+            found: Any = schemas.read(Path(path), schemas.Result)
+        except Exception:  # whatever a store, a server or a proxy may raise
+            return None
+    return found
