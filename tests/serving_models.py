@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.cli.commands.serve import Folder, Server, Source
+from dtrain.cli.commands.serve import ExportFolder, Server, VersionSource
 from dtrain.launchers.questions import ModelProcess
 from dtrain.serving.options import ServeOptions
 from tests import warm
@@ -141,11 +141,11 @@ class Client:
 
 @contextlib.contextmanager
 def served(
-    path: Path | None, own: Path, source: Source | None = None, token: str | None = None,
+    path: Path | None, own: Path, source: VersionSource | None = None, token: str | None = None,
     name: str = "m", **limits: Any,
 ) -> Iterator[Client]:  # fmt: skip
     """Serve an exported model, or the newest of a source, which is then followed."""
-    first = source or Folder(path or own)
+    first = source or ExportFolder(path or own)
     key = first.newest() or ""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         options = ServeOptions(name=name, threads=1, **limits)

@@ -241,14 +241,14 @@ def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: 
      "k=v", "käuft", [1, "b c"], {"a": [1, {"b": "d'"}]}],
 )  # fmt: skip
 def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
-    text = f"key={keywords.written(value, 'key')}"
+    text = f"key={keywords.write_value(value, 'key')}"
     assert OverridesParser.create().parse_override(text).value() == value
 
 
 def test_keywords_are_short_words_for_keys() -> None:
-    words = keywords.plain({"epochs": 3, "learning_rate": [1e-3, 0.01]}, "sweep", swept=True)
+    words = keywords.words_of({"epochs": 3, "learning_rate": [1e-3, 0.01]}, "sweep", swept=True)
     assert words == ["trainer.epochs=3", "optimizer.learning_rate=0.001,0.01"]
-    home = keywords.plain({"output_dir": "~/runs"}, "train")
+    home = keywords.words_of({"output_dir": "~/runs"}, "train")
     assert keywords.place(home) == os.path.expanduser("~/runs")  # no shell has seen it
 
 

@@ -52,7 +52,7 @@ def test_a_command_within_another_leaves_its_words_and_what_they_consent_to(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["dtrain", "sync", "RUN"])
     outer = trust.begin(["tracking.uri=${oc.env:PLACE}"])
-    assert app.composed(["tracking=csv"], sync.Chosen()) == errors.OK
+    assert app.composed(["tracking=csv"], sync.ComposedTrackers()) == errors.OK
     assert trust.command() is outer and sys.argv == ["dtrain", "sync", "RUN"]
 
 

@@ -123,6 +123,6 @@ def test_what_another_path_means(
     )
     node = {**own, **typed}
     names = {f"dataset.{name}" for name in typed}
-    found = on_run.settled_data(Node(node), rundir, names, labels)
+    found = on_run.settle_data(Node(node), rundir, names, labels)
     assert dict(found) == {**node, **expected}
     assert identity.deciding(found) is not None

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.cli.commands.serve import Folder, OfRegistry
+from dtrain.cli.commands.serve import ExportFolder, OfRegistry
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.tracking.mlflow.store import Registered, import_mlflow
@@ -382,7 +382,7 @@ def test_swaps_under_load(
                 bad.append(error)
 
     (tmp_path / "own").mkdir()
-    with served(None, tmp_path / "own", Folder(folder), name="small") as client:
+    with served(None, tmp_path / "own", ExportFolder(folder), name="small") as client:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for seed in range(3):
                 pool.submit(load, seed)
@@ -478,7 +478,7 @@ def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         each.mkdir()
     warm.call(serving_models.make_programs, 1, {"folder": made}, backend="torch")
     (made / "1").rename(folder / "1")
-    with served(None, own, Folder(folder)) as client:
+    with served(None, own, ExportFolder(folder)) as client:
         assert client.about["batched"] and client.about["deviation"] == 0
         assert client("/v2/models/m")[1] == {
             "name": "m", "versions": ["1"], "platform": "pytorch_pt2",

@@ -21,7 +21,7 @@ from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.chosen import Trackers, make_tracker
-from dtrain.tracking.delivery import Feed, RunDelivery, ship_folder
+from dtrain.tracking.delivery import JournalFeed, RunDelivery, ship_folder
 from dtrain.tracking.sink import Sunk
 from dtrain.tracking.sinks.csv import CSV
 from tests.test_schema import checked, node
@@ -86,7 +86,7 @@ def test_a_run_is_read_once_for_several_readers(
     monkeypatch.setattr(delivery, "EVENTS", 10)
     monkeypatch.setattr(delivery, "WINDOW", 20)
     _, rundir = left(tmp_path)
-    feed, seen = Feed(rundir, (), 2), [list[int](), list[int]()]
+    feed, seen = JournalFeed(rundir, (), 2), [list[int](), list[int]()]
     journal = Journal(rundir.journal)
 
     def read(reader: int) -> None:

@@ -20,7 +20,7 @@ from dtrain.run.folder import RunDir, read_json
 from dtrain.run.outcome import Outcome
 from dtrain.sweep import command as module
 from dtrain.sweep import state
-from dtrain.sweep.runner import Watch
+from dtrain.sweep.runner import JobView
 from dtrain.sweep.search import Source
 from dtrain.sweep.table import Row
 from tests.quick import grid, master
@@ -285,7 +285,7 @@ def test_what_a_job_tells() -> None:
     news: Any = queue.SimpleQueue()
     table: Any = types.SimpleNamespace(message=printed.append)
     row = Row(3, {})
-    watch = Watch(row, table, news)
+    watch = JobView(row, table, news)
     watch.detail("see it: tensorboard")
     watch.message("worker-0 ended: it is started again")
     watch.event({"event": "notice", "message": "passed over a checkpoint"})

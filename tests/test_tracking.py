@@ -26,7 +26,7 @@ from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery, ship_folder
 from dtrain.tracking.facts import tags
 from dtrain.tracking.mlflow.store import import_mlflow, prepare, uri
-from dtrain.tracking.mlflow.tracker import MLflow, Steps
+from dtrain.tracking.mlflow.tracker import MLflow, StepSet
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -154,7 +154,7 @@ class Slow(Tracker):
     def open(self, run: Any, started: float) -> None:
         pass
 
-    def doubt(self) -> None:
+    def resynchronize(self) -> None:
         pass
 
     def write(self, events: list[dict[str, Any]]) -> None:
@@ -288,7 +288,7 @@ def test_names_that_mlflow_does_not_take(shipper: Any) -> None:
     one.open(shipper.run, 1000.0)
     for _ in range(2):
         one.write([point(1, **{"top-5 (all) [%]": 3.0})])
-        one.doubt()
+        one.resynchronize()
     client, run = recorded(shipper.rundir)
     assert run.data.metrics == {"top-5 _all_ ___": 3.0}
     assert len(client.get_metric_history(run.info.run_id, "top-5 _all_ ___")) == 1
@@ -307,7 +307,7 @@ class Line:
         self.said: queue.Queue[str] = queue.Queue()
         self.doubts = 0
         self.hangs = 0.0  # seconds in the last delivery
-        self.courier = Delivery(place, self.deliver, self.doubt, self.said.put)
+        self.courier = Delivery(place, self.deliver, self.resynchronize, self.said.put)
 
     def deliver(self, last: Any) -> bool:
         try:  # the last delivery comes when it will: it succeeds once no error is left
@@ -318,7 +318,7 @@ class Line:
             raise error
         return True
 
-    def doubt(self) -> None:
+    def resynchronize(self) -> None:
         self.doubts += 1
 
 
@@ -484,14 +484,14 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
 
 
 def test_steps_in_any_order() -> None:
-    steps, every = Steps(), random.Random(0).sample(range(20_000), 300)
+    steps, every = StepSet(), random.Random(0).sample(range(20_000), 300)
     for step in every:
         steps.add(step)
     assert [step for step in range(-5, 20_005) if step in steps] == sorted(every)
 
 
 def test_the_steps_of_a_long_run_take_little_memory() -> None:
-    steps = Steps()
+    steps = StepSet()
     for step in range(10, 2_000_001, 10):
         steps.add(step)
     assert 1_999_990 in steps and 1_999_991 not in steps

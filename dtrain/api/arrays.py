@@ -44,10 +44,10 @@ def overrides(folder: Path, data: object, validation: object = None) -> list[str
         UsageError: something is no array of numbers, or has other parts.
         OSError: the file cannot be written.
     """
-    return _words(_written(folder, data, validation))
+    return _words(_write(folder, data, validation))
 
 
-def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
+def evaluation_overrides(folder: Path, data: object) -> tuple[list[str], str]:
     """Write arrays to evaluate or predict on.
 
     Returns:
@@ -56,30 +56,30 @@ def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
     Raises:
         UsageError, OSError: as of :func:`overrides`.
     """
-    keys = _written(folder, data, None)
+    keys = _write(folder, data, None)
     held = {f"validation_{key}": keys[key] for key in _PARTS.values()}
     return _words({**keys, **held}), Path(keys["path"]).stem
 
 
 def _words(keys: Json) -> list[str]:
-    values = (f"dataset.{key}={keywords.written(value, key)}" for key, value in keys.items())
+    values = (f"dataset.{key}={keywords.write_value(value, key)}" for key, value in keys.items())
     return ["dataset=npz", *values]
 
 
-def _written(folder: Path, data: object, validation: object) -> Json:
+def _write(folder: Path, data: object, validation: object) -> Json:
     """Write a file, and return the keys of ``dataset=npz`` for it."""
     arrays: dict[str, np.ndarray] = {}
     names: Json = dict.fromkeys(_PARTS.values())
-    _take(data, "data", "", arrays, names)
+    _add(data, "data", "", arrays, names)
     if validation is not None:
-        held = _take(validation, "validation", "validation_", arrays, names)
+        held = _add(validation, "validation", "validation_", arrays, names)
         if held != (wanted := len([key for key in _PARTS.values() if names[key] is not None])):
             refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
                    hint="validation=x, (x, y) or (x, y, weight), as data is")  # fmt: skip
-    return {"path": str(_stored(folder, arrays)), **names}
+    return {"path": str(_store(folder, arrays)), **names}
 
 
-def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+def _store(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     """Write a file of arrays; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder.absolute() / f"aside-{os.getpid()}-{time.time_ns()}.npz"
@@ -94,7 +94,7 @@ def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def _take(data: object, key: str, before: str, arrays: dict[str, np.ndarray], given: Json) -> int:
+def _add(data: object, key: str, before: str, arrays: dict[str, np.ndarray], given: Json) -> int:
     """Put the arrays of one split beside those that are there; return how many parts it has."""
     parts = data if isinstance(data, tuple | list) else (data,)
     if not len(parts):

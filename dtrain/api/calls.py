@@ -105,8 +105,8 @@ def evaluate(
     """
     options = {"checkpoint": checkpoint, "weights": weights, "by": by, "prefix": prefix}
     result = _derived("evaluate", run, data, options, overrides, show, more)
-    found = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
-    return found if checkpoint == "all" else next(iter(found.values()), {})
+    metrics = {each["step"]: each["metrics"] for each in result.get("evaluations", [])}
+    return metrics if checkpoint == "all" else next(iter(metrics.values()), {})
 
 
 def predict(
@@ -165,7 +165,7 @@ def export(
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), training.trust_of(run.path))
     if done.code or "exported" not in done.left:
-        raise done.raised()
+        raise done.error()
     return Path(done.left["exported"])
 
 
@@ -193,7 +193,7 @@ def compare(
     done = command.call(["compare", *folders, f"to={target}", *command.words(options)], Line(show))
     if done.code:
         writing.remove_empty(target)
-        raise done.raised()
+        raise done.error()
     return Comparison(target.absolute(), done.left["table"])
 
 
@@ -242,7 +242,7 @@ def _derived(
     overrides: Iterable[str] | str, show: bool, more: Values,
 ) -> Json:  # fmt: skip
     """Run a command on what a run has left, and return its ``result.json``."""
-    own = [*keywords.plain(more, name), *keywords.checked(overrides)]
+    own = [*keywords.words_of(more, name), *keywords.check(overrides)]
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
     if isinstance(data, str | os.PathLike):
@@ -250,11 +250,11 @@ def _derived(
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        words, label = arrays.evaluated(run.path / FOLDER, data)
+        words, label = arrays.evaluation_overrides(run.path / FOLDER, data)
         own = [*words, *own]
         if options.get("prefix", "") is None:
             options = {**options, "prefix": label}
     done = call.run([name, str(run.path), *command.words(options), *own])
     if done.code or "folder" not in done.left:
-        raise done.raised()
+        raise done.error()
     return reading.read_json(RunDir(done.left["folder"]).result) or {}

@@ -77,14 +77,14 @@ class Line:
         if not self._notebook:
             self._print("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"))
         elif self._show:
-            self._output = _displayed(text, self._output)
+            self._output = _display(text, self._output)
 
     def _print(self, text: str) -> None:
         if self._show and sys.stdout is not None:
             print(text, end="", flush=True)
 
 
-def _displayed(text: str, output: Any) -> Any:
+def _display(text: str, output: Any) -> Any:
     """Show a text in an output of the notebook; return it, to be shown another one."""
     from IPython.display import display  # which is there, since its kernel is
 
@@ -127,18 +127,18 @@ class Done:
     printed: Sequence[str] = ()
     stopped: bool = False
 
-    def raised(self) -> DtrainError:
+    def error(self) -> DtrainError:
         """Return the exception of a command that did not end well, with its own sentence."""
         text = self.left.get("error") or "\n".join(self.printed)
         if self.code == errors.USAGE:
-            return _made(UsageError, text, key=self.left.get("key") or "")
+            return _make_error(UsageError, text, key=self.left.get("key") or "")
         if self.code == errors.INTERRUPTED or self.stopped:
-            return _made(Interrupted, text or "stopped")
+            return _make_error(Interrupted, text or "stopped")
         text = text or f"the command ended with exit code {self.code}, and said nothing"
-        return _made(TrainingError, text)
+        return _make_error(TrainingError, text)
 
 
-def _made(kind: type[DtrainError], text: str, **attributes: object) -> DtrainError:
+def _make_error(kind: type[DtrainError], text: str, **attributes: object) -> DtrainError:
     """Return an exception with the sentence of another process."""
     made = kind.__new__(kind, text)
     vars(made).update(attributes)
@@ -172,7 +172,7 @@ def call(
         )  # fmt: skip
         try:
             printed, stopped = _shown(child, line, None if follow is None else RunDir(follow))
-            code = _waited(child)
+            code = _wait(child)
         finally:
             line.close()
             assert child.stdin is not None
@@ -216,11 +216,11 @@ def _shown(
 
 
 def _progress(rundir: RunDir) -> Json | None:
-    found: Any = schemas.glance(rundir.progress, schemas.Progress)
-    return found
+    report: Any = schemas.glance(rundir.progress, schemas.Progress)
+    return report
 
 
-def _waited(child: subprocess.Popen[bytes]) -> int:
+def _wait(child: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             return child.wait()

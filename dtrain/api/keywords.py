@@ -23,7 +23,7 @@ from dtrain.run.folder import CHECKS
 _KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 
 
-def written(value: object, key: str, hint: str | None = None) -> str:
+def write_value(value: object, key: str, hint: str | None = None) -> str:
     """Return a value as it stands behind the ``=`` of an override.
 
     Args:
@@ -43,13 +43,13 @@ def written(value: object, key: str, hint: str | None = None) -> str:
     if isinstance(value, str | Path):
         return quoted(str(value))
     if isinstance(value, list | tuple):
-        return "[" + ",".join(written(part, key) for part in value) + "]"
+        return "[" + ",".join(write_value(part, key) for part in value) + "]"
     if isinstance(value, Mapping):
         for name in value:
             if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
                 refuse(key, "cannot be a name in a configuration", shortened(name),
                        hint=f"{key}=... with letters, digits, . and _")  # fmt: skip
-        return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
+        return "{" + ",".join(f"{n}:{write_value(part, key)}" for n, part in value.items()) + "}"
     if hasattr(value, "tolist"):  # an array
         hint = f"{key}=VALUES.tolist()"
     elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
@@ -138,11 +138,11 @@ TABLE = {
 _OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode")
 
 
-def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False) -> list[str]:
+def words_of(values: Values, call: str, own: Iterable[str] = (), swept: bool = False) -> list[str]:
     """Return the overrides that keywords stand for.
 
     Args:
-        given: keywords of :data:`TABLE`.
+        values: keywords of :data:`TABLE`.
         call: the function of the API, for messages.
         own: keywords that it takes besides.
         swept: a list is several values.
@@ -150,8 +150,8 @@ def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False
     Raises:
         UsageError: a keyword is not known, or a value is none of a configuration.
     """
-    found = []
-    for name, value in given.items():
+    words = []
+    for name, value in values.items():
         if name not in TABLE:
             raise _unknown(name, value, call, [*own, *TABLE])
         if name == "output_dir" and isinstance(value, str):  # no shell has seen it
@@ -159,9 +159,9 @@ def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
             refuse(name, "has no value", "[]", hint=f"{name}=[VALUE]")
-        texts = [written(each, name, OPTIONS.get(name)) for each in several]
-        found.append(f"{TABLE[name]}={','.join(texts)}")
-    return found
+        texts = [write_value(each, name, OPTIONS.get(name)) for each in several]
+        words.append(f"{TABLE[name]}={','.join(texts)}")
+    return words
 
 
 def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageError:
@@ -170,7 +170,7 @@ def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageErro
     near = nearest(name, known)
     usual = suggest.tables()["keyword"].get(name, {}).get("typed")
     if usual and suggest.VALUE in usual:
-        usual = usual.replace(suggest.VALUE, written(value, name))
+        usual = usual.replace(suggest.VALUE, write_value(value, name))
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"
@@ -179,16 +179,16 @@ def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageErro
                       "overrides=[...]")  # fmt: skip
 
 
-def checked(overrides: Iterable[str] | str) -> list[str]:
+def check(overrides: Iterable[str] | str) -> list[str]:
     """Return the overrides of a call.
 
     Raises:
         UsageError: one is an option of the command line, or says what the call itself says.
     """
-    found = [overrides] if isinstance(overrides, str) else [str(each) for each in overrides]
+    words = [overrides] if isinstance(overrides, str) else [str(each) for each in overrides]
     from dtrain.config import schema  # `import dtrain` imports no library
 
-    for text in found:
+    for text in words:
         if text.startswith("-") or "=" not in text:
             refuse("overrides", "is no override", text, accepted="KEY=VALUE or GROUP=OPTION",
                    typed="overrides=['trainer.epochs=3']")  # fmt: skip
@@ -196,7 +196,7 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
             refuse(key_of(text), "is what the call itself says", parse(text).value or "",
                    accepted="overrides of the configuration",
                    hint="run.resume(), run.fork(), or the command line")  # fmt: skip
-    return found
+    return words
 
 
 def place(overrides: Iterable[str]) -> str:

@@ -71,10 +71,10 @@ class Objects:
         from dtrain.api import pickler  # which imports cloudpickle
 
         if pickler.is_importable(value):
-            return self._imported(value)
+            return self._name_import(value)
         name = value.__name__ if value.__name__.isidentifier() else "given"
         try:
-            body, tops = pickler.pickled(value, name)
+            body, tops = pickler.pickle_by_value(value, name)
         except pickle.PicklingError as error:
             raise UsageError(key, f"cannot be sent to the processes that train ({error})", name,
                              accepted="a function that makes what it uses, or takes it from a "
@@ -106,7 +106,7 @@ class Objects:
         function, arguments = arguments_of(value)
         return {"_target_": self.target(function, key), **arguments}
 
-    def _imported(self, value: Any) -> str:
+    def _name_import(self, value: Any) -> str:
         module = sys.modules[value.__module__]
         top = module.__name__.partition(".")[0]
         if top in KNOWN:

@@ -31,7 +31,7 @@ if "__mp_main__" in sys.modules:  # the script of a process that multiprocessing
     cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
 
-def pickled(value: object, name: str) -> tuple[bytes, set[str]]:
+def pickle_by_value(value: object, name: str) -> tuple[bytes, set[str]]:
     """Return the pickle of a function or class, and the modules at the top that it imports.
 
     Args:
@@ -100,22 +100,22 @@ class Pickler(cloudpickle.Pickler):
         return reduced
 
 
-def _cached(value: Any) -> Any:
+def _reduce_cached(value: Any) -> Any:
     """Return how a function behind ``functools.cache`` is made again: it has a cache of its own."""
     return value.__qualname__ if is_importable(value) else (functools.cache, (value.__wrapped__,))
 
 
-def _opened(value: Any) -> Any:
+def _refuse_file(value: Any) -> Any:
     raise pickle.PicklingError(f"the open file {value.name!r}")  # cloudpickle would send its text
 
 
-def _code(code: types.CodeType) -> Any:
+def _reduce_code(code: types.CodeType) -> Any:
     return _REDUCERS[types.CodeType](code.replace(co_filename=_place(code)))
 
 
 Pickler.dispatch_table = {
-    **_REDUCERS, type(functools.cache(len)): _cached, types.CodeType: _code,
-    io.TextIOWrapper: _opened,
+    **_REDUCERS, type(functools.cache(len)): _reduce_cached, types.CodeType: _reduce_code,
+    io.TextIOWrapper: _refuse_file,
 }  # fmt: skip
 
 

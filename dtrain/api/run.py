@@ -216,8 +216,8 @@ class Sweep:
     def best(self) -> Run | None:
         """The run with the best objective."""
         number = self._data.get("best")
-        found = [job for job in self.jobs if job["number"] == number]
-        return Run(self.path / str(found[0]["folder"])) if found else None
+        jobs = [job for job in self.jobs if job["number"] == number]
+        return Run(self.path / str(jobs[0]["folder"])) if jobs else None
 
     def table(self) -> list[Json]:
         """Return a row for each run, as ``comparison.csv`` has them."""

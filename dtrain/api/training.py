@@ -45,15 +45,15 @@ class Call:
 
     def overrides(self, given: Values, swept: bool = False) -> list[str]:
         """Return the overrides of the keywords that may be objects."""
-        found = [*self._model(given["model"], swept)]
-        found += self._data(given["data"], given["validation"])
+        words = [*self._model(given["model"], swept)]
+        words += self._data(given["data"], given["validation"])
         for name in ("loss", "metrics", "callbacks"):
             if (value := given[name]) is not None:
                 if name == "callbacks" and not isinstance(value, str | list | tuple):
                     value = [value]
                 node = self.objects.node(value, name)
-                found.append(f"trainer.{name}={keywords.written(node, name)}")
-        return found
+                words.append(f"trainer.{name}={keywords.write_value(node, name)}")
+        return words
 
     def _model(self, model: object, swept: bool) -> Iterator[str]:
         several = model if swept and isinstance(model, list | tuple) else [model]
@@ -70,7 +70,7 @@ class Call:
             refuse("model", "have arguments of their own", "several partials", accepted="functions",
                    hint="model=[FUNCTION, FUNCTION]")  # fmt: skip
         for name, value in made[0][1].items():
-            yield f"+model.{name}={keywords.written(value, name)}"
+            yield f"+model.{name}={keywords.write_value(value, name)}"
 
     def _data(self, data: object, validation: object) -> list[str]:
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
@@ -83,7 +83,7 @@ class Call:
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
-            more = [f"+dataset.{n}={keywords.written(v, n)}" for n, v in arguments.items()]
+            more = [f"+dataset.{n}={keywords.write_value(v, n)}" for n, v in arguments.items()]
             return ["dataset=custom", f"dataset._target_={target}", *more]
         return arrays.overrides(self.folder, data, validation)
 
@@ -99,8 +99,8 @@ def trust_of(folder: Path) -> Trust:
     Args:
         folder: of a run, perhaps of a sweep, or a checkpoint.
     """
-    found = [_GIVEN[each] for each in (folder, *folder.parents[:2]) if each in _GIVEN]
-    return found[0] if found else Trust()
+    trusted = [_GIVEN[each] for each in (folder, *folder.parents[:2]) if each in _GIVEN]
+    return trusted[0] if trusted else Trust()
 
 
 def train(
@@ -119,13 +119,13 @@ def train(
     Raises:
         DtrainError: as of :func:`dtrain.train`.
     """
-    own = [*keywords.plain(more, "train", OBJECTS), *keywords.checked(overrides)]
-    start = [] if fork is None else [f"fork={keywords.written(fork, 'fork')}"]
+    own = [*keywords.words_of(more, "train", OBJECTS), *keywords.check(overrides)]
+    start = [] if fork is None else [f"fork={keywords.write_value(fork, 'fork')}"]
     label = _label(more, given["model"])
     if fork is not None:  # called as the run, unless it has a name
         run = fork.parent.parent if fork.parent.name == "checkpoints" else fork
         label = _label({"name": run.name.partition("_")[2], **more}, None)
-    with _reserved(Path(keywords.place(own)), label) as folder:
+    with _reserve_folder(Path(keywords.place(own)), label) as folder:
         call = Call(folder / FOLDER, show, fork)
         words = [*start, *call.overrides(given), *own]
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
@@ -137,9 +137,9 @@ def sweep(given: Values, more: Values, overrides: Iterable[str] | str, show: boo
     Raises:
         DtrainError: as of :func:`dtrain.sweep`.
     """
-    own = [*keywords.plain(more, "sweep", OBJECTS, swept=True), *keywords.checked(overrides)]
+    own = [*keywords.words_of(more, "sweep", OBJECTS, swept=True), *keywords.check(overrides)]
     label = _label({**more, "strategy": "sweep"}, given["model"])
-    with _reserved(Path(keywords.place(own), "multirun"), label) as folder:
+    with _reserve_folder(Path(keywords.place(own), "multirun"), label) as folder:
         call = Call(folder / FOLDER, show)
         words = ["-m", *call.overrides(given, swept=True), *own]
         return _sweep_of(call.run(words, reserved=folder), folder)
@@ -147,14 +147,14 @@ def sweep(given: Values, more: Values, overrides: Iterable[str] | str, show: boo
 
 def resume(folder: Path, overrides: Iterable[str] | str, given: Values, show: bool) -> None:
     """Resume a run (:meth:`dtrain.Run.resume`)."""
-    own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
-    words = [f"resume={keywords.written(folder, 'resume')}", *own]
+    own = [*keywords.words_of(given, "Run.resume"), *keywords.check(overrides)]
+    words = [f"resume={keywords.write_value(folder, 'resume')}", *own]
     _run_of(command.call(words, Line(show), trust_of(folder), follow=folder), folder)
 
 
 def resume_sweep(folder: Path, show: bool) -> None:
     """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
-    words = [f"sweep.resume={keywords.written(folder, 'sweep.resume')}"]
+    words = [f"sweep.resume={keywords.write_value(folder, 'sweep.resume')}"]
     _sweep_of(command.call(words, Line(show), trust_of(folder)), folder)
 
 
@@ -162,36 +162,36 @@ def _run_of(done: Done, folder: Path) -> Path:
     """Return the folder of the run that a command has left, or raise what has become of it."""
     rundir = RunDir(folder)
     if done.code == errors.USAGE or not rundir.command.is_file():
-        raise done.raised()
+        raise done.error()
     result = reading.read_json(rundir.result) or {}
     if done.code in (errors.OK, errors.INTERRUPTED) or result.get("status") == "KILLED":
         return folder
     error = failure.sentence(result.get("failure"), folder)
     if not error:
-        raise _failed(done.raised(), folder)
-    raise _failed(TrainingError(errors.printable(error)), folder)
+        raise _with_folder(done.error(), folder)
+    raise _with_folder(TrainingError(errors.printable(error)), folder)
 
 
 def _sweep_of(done: Done, folder: Path) -> Path:
     if done.code == errors.USAGE or not (folder / "sweep.json").is_file():
-        raise done.raised()
+        raise done.error()
     if done.code in (errors.OK, errors.INTERRUPTED):
         return folder
     jobs = (reading.read_json(folder / "sweep.json") or {}).get("jobs", [])
     failed = [f"{job['number']}: {failure.sentence(job['failure'], folder / job['folder'])}"
               for job in jobs if job["status"] == "FAILED"]  # fmt: skip
     text = errors.printable("\n".join(failed))
-    raise _failed(TrainingError(text) if failed else done.raised(), folder)
+    raise _with_folder(TrainingError(text) if failed else done.error(), folder)
 
 
-def _failed(error: Exception, folder: Path) -> Exception:
+def _with_folder(error: Exception, folder: Path) -> Exception:
     """Return an exception that says which folder it is about."""
     error.folder = folder  # type: ignore[attr-defined] # for who wants to look at it
     return error
 
 
 @contextlib.contextmanager
-def _reserved(place: Path, label: str) -> Iterator[Path]:
+def _reserve_folder(place: Path, label: str) -> Iterator[Path]:
     """Make a folder for a run or a sweep; it is removed where nothing has come of it."""
     name = Path(time.strftime("%Y-%m-%d"), f"{time.strftime('%H-%M-%S')}_{label}")
     folder = RunDir.create(place.absolute() / name).path

@@ -30,7 +30,7 @@ from dtrain.tracking.chosen import describe_overlooked
 
 
 class Command:
-    """What Hydra calls, with what it has composed: it trains. A subclass does something else."""
+    """Hydra's task function. This class trains; subclasses are the other commands."""
 
     exit_code = errors.OK
     #: Whether what the project says stands in front of what is typed.
@@ -67,7 +67,7 @@ class Command:
 
     def job(self, node: DictConfig) -> int:
         """Run one job, and return the exit code."""
-        return answered(_job(node))
+        return exit_code_of(_job(node))
 
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Run many (``hydra_plugins.dtrain_sweep``)."""
@@ -90,7 +90,7 @@ class OneConfiguration(Command):
                hint="a command for each value")  # fmt: skip
 
 
-def answered(outcome: Outcome) -> int:
+def exit_code_of(outcome: Outcome) -> int:
     """Return the exit code of a job; its error is left for whoever has called the command."""
     if outcome.failure is not None:
         answer.note(error=outcome.failure.sentence(outcome.folder))
@@ -189,8 +189,8 @@ def _job(node: DictConfig) -> Outcome:
     if config.resume == resume.AUTO:
         words = command_of(config, node)
         config.resume = remote.find(config, words, folder if chosen else None)
-        found = config.resume or "no unfinished run of this command: a new one begins"
-        print(f"resume=auto: {found}", file=sys.stderr)
+        run = config.resume or "no unfinished run of this command: a new one begins"
+        print(f"resume=auto: {run}", file=sys.stderr)
         if config.resume is not None:  # a stop before it begins ends as with that override
             sys.argv[1:] = [
                 f"resume={config.resume}" if w == f"resume={resume.AUTO}" else w

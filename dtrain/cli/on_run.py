@@ -162,10 +162,10 @@ class Derived(RunCommand):
         config.action = config.action.replaced(run=str(self.rundir.path))
         config.output_dir = str(self.rundir.path)
         labels = self.needs_labels(config)
-        config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
+        config.dataset = settle_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
-        return app.answered(start_job(config, path, command, kind=self.kind))
+        return app.exit_code_of(start_job(config, path, command, kind=self.kind))
 
     def needs_labels(self, config: Config) -> bool:
         """Say whether the targets of the data are needed."""
@@ -245,14 +245,14 @@ class DerivedJob(Job):
             "objective": None,
             "metrics": end.get("metrics", {}),
             "examples_per_second": end.get("examples_per_second"),
-            **self.found(events),
+            **self.result_fields(events),
             "replicas": cluster.replicas,
             "tasks": len(cluster.tasks),
             "parameters": last(events, "start").get("parameters"),
             "seconds": round(time.time() - course["started"], 3),
         }
 
-    def found(self, events: list[Json]) -> Json:
+    def result_fields(self, events: list[Json]) -> Json:
         """Return what was found, for ``result.json``."""
         return {}
 
@@ -308,7 +308,7 @@ _NOTHING_HELD: Json = {"validation_split": 0.0, "split": None, "folds": None, "f
 _LABELS = ("target", "weight")
 
 
-def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
+def settle_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
     """Return the ``dataset`` group of a command that names another ``dataset.path`` than its run.
 
     All of that is meant, and no part of it is held out, unless a key of the validation is typed.

@@ -76,9 +76,9 @@ def _keys(asked: list[str]) -> str:
         if key.replace("/", ".") not in keys() and (hint := suggest.of_help(key)) is not None:
             refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
                    typed=hint)  # fmt: skip
-        found = help_of(key)
-        facts = {"accepted": found.accepted, "default": found.default, "decides": found.scope}
-        lines.append(f"{key}: {found.help}")
+        entry = help_of(key)
+        facts = {"accepted": entry.accepted, "default": entry.default, "decides": entry.scope}
+        lines.append(f"{key}: {entry.help}")
         for name, text in facts.items():
             if text is None:
                 continue
@@ -103,13 +103,13 @@ def overview(config_dir: str | None = None) -> str:
 def _groups(config_dir: str | None) -> dict[str, dict[str, Path]]:
     """Return the file of each option of each group, the user's own presets among them."""
     roots = [schema.folder("conf"), *([Path(config_dir)] if config_dir else [])]
-    found = {
+    files = {
         group: {path.stem: path for root in roots for path in (root / group).glob("*.yaml")}
         for group in [*schema.GROUPS, _EXPERIMENT]
     }
     for path in schema.folder("experiments").glob("*.yaml"):
-        found[_EXPERIMENT].setdefault(path.stem, path)
-    return found
+        files[_EXPERIMENT].setdefault(path.stem, path)
+    return files
 
 
 def _first_comment(path: Path) -> str:

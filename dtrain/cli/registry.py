@@ -216,8 +216,8 @@ class Command:
 
     def values_of(self, key: str) -> list[str]:
         """Return the values of a word of which there are few; none of others."""
-        found = re.split(r", (?:or )?| or ", self._accepted(key)) if key in self._fields else []
-        return [each for each in found if re.fullmatch(r"[\w.-]+", each)]
+        values = re.split(r", (?:or )?| or ", self._accepted(key)) if key in self._fields else []
+        return [each for each in values if re.fullmatch(r"[\w.-]+", each)]
 
     def usage(self) -> str:
         """Return what is typed."""
@@ -251,12 +251,12 @@ def command(
 ) -> Callable[[Callable[..., int]], Command]:  # fmt: skip
     """Return what makes a command of a function ``main``; see :class:`Command`."""
 
-    def made(work: Callable[..., int]) -> Command:
+    def make(work: Callable[..., int]) -> Command:
         name = work.__module__.rpartition(".")[2]
         about = sys.modules[work.__module__].__doc__ or ""
         return Command(name, work, about, on, options, overrides, writes)
 
-    return made
+    return make
 
 
 def complete(line: str) -> tuple[list[str], bool]:
@@ -277,8 +277,8 @@ def complete(line: str) -> tuple[list[str], bool]:
         return [], False
     command: Command = importlib.import_module(f"dtrain.cli.commands.{words[0]}").main
     key, sign, _ = last.partition("=")
-    found = [f"{key}={each}" for each in command.values_of(key)] if sign else command.keys
-    return [each if sign else f"{each}=" for each in found if each.startswith(last)], True
+    candidates = [f"{key}={each}" for each in command.values_of(key)] if sign else command.keys
+    return [each if sign else f"{each}=" for each in candidates if each.startswith(last)], True
 
 
 def report(error: Exception, what: object) -> int:

@@ -139,14 +139,14 @@ def compare(
     return found
 
 
-def _same(values: Iterable[str | None]) -> str | None:
+def _common_value(values: Iterable[str | None]) -> str | None:
     present = {value for value in values if value not in (None, AUTO)}
     return present.pop() if len(present) == 1 else None
 
 
 def _judge(found: Comparison) -> None:
-    found.objective = _same(run.config.get("objective") for run in found.runs)
-    found.mode = _same(run.config.get("objective_mode") for run in found.runs)
+    found.objective = _common_value(run.config.get("objective") for run in found.runs)
+    found.mode = _common_value(run.config.get("objective_mode") for run in found.runs)
     if found.sweep and found.sweep.get("objective") and found.sweep.get("objective_mode"):
         found.objective, found.mode = found.sweep["objective"], found.sweep["objective_mode"]
         for run in found.runs:  # one of them may have chosen another for itself
@@ -297,7 +297,7 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
     every = dict.fromkeys(itertools.islice(every, READ))
     groups = [key.removesuffix(_TARGET) for key in every if key.endswith(_TARGET)]
     groups = [group for group in groups if group != _PLAN]
-    found = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
+    keys = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
     for key in every:
         if not _distinguishes(key) or key in groups or key.removesuffix(".name") in groups:
             continue
@@ -308,8 +308,8 @@ def differing_keys(runs: Sequence[Run]) -> list[str]:
                 kinds = tuple(kind(config, group) for group in around)
                 alike.setdefault(kinds, set()).add(config[key])
         if any(len(values) > 1 for values in alike.values()):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def _distinguishes(key: str) -> bool:

@@ -90,11 +90,11 @@ def kind(config: dict[str, str], group: str) -> str | None:
 def public(values: Json) -> dict[str, str]:
     """Return values as one types them, without secrets."""
     flat = {key: text for key, text in tree.flatten(values).items() if not secrets.named(key)}
-    return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
+    return {key: _WORDS.get(text) or _mask(text) for key, text in flat.items()}
 
 
 @functools.lru_cache(1 << 14)  # most runs have most values in common
-def _masked(text: str) -> str:
+def _mask(text: str) -> str:
     # Arrays that a caller gave lie in each run's own folder: their digest says which they are.
     text = _GIVEN.sub(r"given/\1", secrets.mask(text))
     # Of the digest of a module that was given less is shown, and so the name of the function is.
@@ -134,14 +134,14 @@ def read(folder: Path, name: str) -> Run:
         cluster = schemas.read(rundir.cluster, schemas.Replicas) or {}
         result: Any = schemas.read(rundir.result, schemas.Result) or {}
     except (OSError, DamagedFile) as error:
-        return _damaged(run, error)
+        return _mark_damaged(run, error)
     run.replicas = result.get("replicas") or cluster.get("replicas")
     set_result(run, result, rundir.path)
     run.problem = "; ".join(each for each in (run.problem, passed) if each) or None
     return run
 
 
-def _damaged(run: Run, error: Exception) -> Run:
+def _mark_damaged(run: Run, error: Exception) -> Run:
     run.status = "DAMAGED"
     run.problem = f"cannot be read: {printable(str(error))}"
     return run
@@ -201,7 +201,7 @@ def _below(
             inside = [
                 Path(each.path)
                 for each in entries
-                if each.is_dir(follow_symlinks=False) and _open(each)
+                if each.is_dir(follow_symlinks=False) and _is_readable(each)
             ]
         for each in sorted(inside, key=_natural):
             yield from _below(each, damaged, depth + 1)
@@ -216,7 +216,7 @@ def _is_derived(folder: Path) -> bool:
     return command is not None and "derived" in command
 
 
-def _open(entry: os.DirEntry[str]) -> bool:
+def _is_readable(entry: os.DirEntry[str]) -> bool:
     if entry.name == "mlartifacts":  # copies of what the runs have
         return False
     return os.access(entry.path, os.R_OK | os.X_OK)
@@ -240,29 +240,29 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], Json | None]:
     Raises:
         UsageError: a path is not there, or holds no run, or there are too many.
     """
-    found: dict[Path, schemas.Job | None] = {}
+    folders: dict[Path, schemas.Job | None] = {}
     damaged: dict[Path, DamagedFile] = {}
     for path in paths:
         if not path.is_dir():
-            raise _nothing(path, "is no folder" if path.exists() else "is not there")
+            raise _refusal(path, "is no folder" if path.exists() else "is not there")
         inside = dict(itertools.islice(_below(path.resolve(), damaged), RUNS + 1))
-        found.update(inside)
-        if len(found) > RUNS:
-            raise _nothing(path, f"makes more than {RUNS:,} runs", f"{RUNS:,} runs at most")
+        folders.update(inside)
+        if len(folders) > RUNS:
+            raise _refusal(path, f"makes more than {RUNS:,} runs", f"{RUNS:,} runs at most")
         if not inside:
-            raise next(iter(damaged.values()), _nothing(path, "holds no run folder"))
-    base = Path(os.path.commonpath([folder.parent for folder in found]))
-    whole = all(job is not None and folder.parent == base for folder, job in found.items())
+            raise next(iter(damaged.values()), _refusal(path, "holds no run folder"))
+    base = Path(os.path.commonpath([folder.parent for folder in folders]))
+    whole = all(job is not None and folder.parent == base for folder, job in folders.items())
     runs = []
-    for folder, job in found.items():
+    for folder, job in folders.items():
         check_format(folder, "RUN")
         name = printable(str(folder.relative_to(base)))
         runs.append(_run(folder, name))
         if job is not None:
-            _of_the_sweep(runs[-1], job, whole)
+            _set_job(runs[-1], job, whole)
     for path, error in damaged.items():
         name = printable(os.path.relpath(path, base))
-        runs.append(_damaged(Run(name, printable(str(path.parent))), error))
+        runs.append(_mark_damaged(Run(name, printable(str(path.parent))), error))
     sweep: Any = schemas.read(base / SWEEP, schemas.Sweep) if whole else None
     return runs, sweep
 
@@ -270,11 +270,11 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], Json | None]:
 def _run(folder: Path, name: str) -> Run:
     run = Run(name, printable(str(folder)))
     if folder.is_symlink():
-        return _damaged(run, DamagedFile(folder, "is a symbolic link"))
+        return _mark_damaged(run, DamagedFile(folder, "is a symbolic link"))
     return read(folder, name) if os.path.lexists(folder / "config.yaml") else run
 
 
-def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
+def _set_job(run: Run, job: schemas.Job, whole: bool) -> None:
     differs = public(dict(itertools.islice(job["differs"].items(), KEYS)))
     run.differs = differs if whole else {}
     run.config = run.config or differs
@@ -289,7 +289,7 @@ def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
     run.seconds = number(job.get("seconds")) if run.seconds is None else run.seconds
 
 
-def _nothing(path: Path, problem: str, accepted: str | None = None) -> UsageError:
+def _refusal(path: Path, problem: str, accepted: str | None = None) -> UsageError:
     return UsageError("PATH", problem, path,
                       accepted=accepted or "a folder with runs in it, or the id of a run in MLflow",
                       typed="python -m dtrain compare outputs")  # fmt: skip
@@ -316,21 +316,21 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     """
     _check(uri)
     mlflow = import_mlflow()
-    found: Json = {}
+    members: Json = {}
     client: Any = None
     for each in ids:
         with _explained(mlflow, uri, each):
             client = client or mlflow.tracking.MlflowClient(uri)
             run = client.get_run(each)
             for member in _children(client, run) or [run]:
-                found[member.info.run_id] = member
-    names = [str(run.info.run_name) for run in found.values()]
+                members[member.info.run_id] = member
+    names = [str(run.info.run_name) for run in members.values()]
     of_one = (
-        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in found.items()}) == 1
+        len({run.data.tags.get("mlflow.parentRunId", each) for each, run in members.items()}) == 1
     )
     return [
         _tracked_run(client, run, name if names.count(name) == 1 else f"{name} {each[:8]}", of_one)
-        for (each, run), name in zip(found.items(), names, strict=True)
+        for (each, run), name in zip(members.items(), names, strict=True)
     ]
 
 
@@ -398,7 +398,7 @@ def _result(client: Any, run_id: str) -> Json | None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             path = client.download_artifacts(run_id, "result.json", folder)
-            found: Any = schemas.read(Path(path), schemas.Result)
+            result: Any = schemas.read(Path(path), schemas.Result)
         except Exception:  # whatever a store, a server or a proxy may raise
             return None
-    return found
+    return result

@@ -252,11 +252,11 @@ def _ahead(source: Source, past: Record | None) -> list[list[str]]:
 
 
 def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -> None:
-    found = list(dict.fromkeys(f"{k}={v}" for draft in drafts for k, v in draft.differs.items()))
-    if baseline is not None and source.total == len(drafts) and baseline not in found:
-        near = nearest(baseline, found)
+    words = list(dict.fromkeys(f"{k}={v}" for draft in drafts for k, v in draft.differs.items()))
+    if baseline is not None and source.total == len(drafts) and baseline not in words:
+        near = nearest(baseline, words)
         refuse("sweep.baseline", "no job has it, or all have", baseline,
-               accepted=", ".join(found) or "a sweep of several jobs",
+               accepted=", ".join(words) or "a sweep of several jobs",
                hint=f"sweep.baseline={near or 'KEY=VALUE'}")  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from dtrain.sweep.table import Row, Table
 News = queue.SimpleQueue[tuple[int, str, Any]]
 
 
-class Watch:
+class JobView:
     """What a job reports, from its own thread: its :class:`.progress.View`.
 
     Args:
@@ -173,9 +173,9 @@ class Runner:
                 self._stop(first if heard == 1 else again)
             self._table.refresh()
 
-    def _stop(self, said: str, requests: int = 1) -> None:
+    def _stop(self, text: str, requests: int = 1) -> None:
         self._stopping = True
-        self._table.message(said)
+        self._table.message(text)
         for running in self._running.values():
             running.requests.count += requests
 
@@ -232,7 +232,7 @@ class Runner:
     def _work(self, running: Running, planned: Plan) -> None:
         """Do a job from its start to its end, in a thread of its own."""
         draft, number = running.draft, running.draft.number
-        watch = Watch(running.row, self._table, self._news)
+        watch = JobView(running.row, self._table, self._news)
 
         def began(folder: Path) -> None:
             self._news.put((number, "began", folder))
@@ -297,7 +297,7 @@ class Runner:
 
     def _judged(self, outcome: Outcome) -> Outcome:
         self._compare_by(outcome.objective_name, outcome.objective_mode)
-        return self._record.judged(outcome)
+        return self._record.with_objective(outcome)
 
     def _conclude(self, row: Row, outcome: Outcome) -> None:
         outcome = self._judged(outcome)

@@ -177,7 +177,7 @@ class Source:
         """Hear which objective is better, ``max`` or ``min``, before any value of one."""
 
     def judge(self, number: int, step: int, value: float) -> bool:
-        """Hear of a new value of a job's objective, and say whether to give the job up."""
+        """Hear of a new value of a job's objective, and say whether to prune the job."""
         return False
 
     def report(self, number: int, outcome: Outcome) -> None:
@@ -217,8 +217,8 @@ class Tpe(Source):
         words, trials: as of :class:`Random`.
         seed: of Optuna's own draws.
         maximize: which objective is better, as far as that is known: see :meth:`aim`.
-        startup: so many jobs are drawn at random first, and none is given up before as many ended.
-        pruning: give a job up whose best objective so far is worse than the median of those of the
+        startup: so many jobs are drawn at random first, and none is pruned before as many ended.
+        pruning: prune a job whose best objective so far is worse than the median of those of the
             others at the same step (Optuna's ``MedianPruner``).
 
     Raises:
@@ -305,7 +305,7 @@ class Tpe(Source):
         self._sign = 1 if (mode == "max") == self._maximize else -1
 
     def judge(self, number: int, step: int, value: float) -> bool:
-        """Say whether to give job ``number`` up at an objective of ``value``."""
+        """Say whether to prune job ``number`` at an objective of ``value``."""
         if number not in self._pruned:  # else: how many more values come is the clock's
             self._hear(number, [(step, value)])
             if self._trials[number].should_prune():

@@ -151,7 +151,7 @@ class Record:
         self.data.update(objective=objective, objective_mode=mode)
         return True
 
-    def judged(self, outcome: Outcome) -> Outcome:
+    def with_objective(self, outcome: Outcome) -> Outcome:
         """Return how a job ended, with its value of what the jobs are compared by."""
         name = self.data["objective"]
         if outcome.objective_name in (None, name):

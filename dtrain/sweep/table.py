@@ -194,7 +194,7 @@ def print_plan(
         state, planned = "finished", [""] * len(head)
         if draft in todo:
             state = "goes on" if draft.config.resume else "new"
-            planned = _planned(draft, share)
+            planned = _plan_cells(draft, share)
         words = [draft.differs.get(key, "") for key in keys]
         rows.append([str(draft.number), *words, state, *planned])
     for line in aligned([["job", *keys, "state", *head], *rows]):
@@ -202,7 +202,7 @@ def print_plan(
     print("dry_run=true: nothing was started")
 
 
-def _planned(draft: Draft, share: Machine) -> list[str]:
+def _plan_cells(draft: Draft, share: Machine) -> list[str]:
     assert draft.checked is not None
     planned = draft.plan(share if draft.checked.launcher.shares_machine else None)
     cluster, batch = planned.cluster, draft.config.trainer.batch_size

@@ -62,7 +62,7 @@ def sheet(images: np.ndarray, captions: Sequence[str], changed: np.ndarray | Non
     texts += [(part * board + x, y, text) for part in range(1, len(parts)) for x, y, text in texts]
     if changed is not None:
         texts += [(_GAP, 2, "as they are"), (board + _GAP, 2, "augmented")]
-    return _drawn_sheet(canvas, texts)
+    return _draw_sheet(canvas, texts)
 
 
 def _cut(text: str, width: int) -> str:
@@ -71,7 +71,7 @@ def _cut(text: str, width: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _drawn_sheet(canvas: np.ndarray, texts: Sequence[tuple[int, int, str]]) -> bytes:
+def _draw_sheet(canvas: np.ndarray, texts: Sequence[tuple[int, int, str]]) -> bytes:
     with warnings.catch_warnings(), matplotlib.rc_context():
         warnings.simplefilter("ignore")  # of a letter that its font has not
         matplotlib.rcdefaults()
@@ -105,12 +105,12 @@ def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str], ti
         A PNG file. Colours are shares of a row.
     """
     with matplotlib.rc_context(_MATRIX_STYLE):
-        return _drawn_matrix(
+        return _draw_matrix(
             np.asarray(counts, np.float64), [n[:_CHARACTERS] for n in classes], title
         )
 
 
-def _drawn_matrix(table: np.ndarray, names: list[str], title: str) -> bytes:
+def _draw_matrix(table: np.ndarray, names: list[str], title: str) -> bytes:
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     size = min(4 + 0.3 * len(names), 16)
     figure = Figure(figsize=(size + 1, size), dpi=100, layout="constrained")

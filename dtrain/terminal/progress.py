@@ -143,11 +143,11 @@ class Log:
         """Go to the end: what is there already is not reported."""
         self._tail.skip()
 
-    def new(self, said: str | None = None) -> Iterator[str]:
+    def new(self, reported: str | None = None) -> Iterator[str]:
         """Yield the lines completed since the last call; one of megabytes comes in pieces.
 
         Args:
-            said: the sentence of an error that is reported elsewhere; its line is left out.
+            reported: the sentence of an error that is reported elsewhere; its line is left out.
 
         Raises:
             DamagedFile: it is no regular file.
@@ -155,7 +155,7 @@ class Log:
         """
         for piece in self._tail.pieces():
             for line in self._frames.kept(without_chatter(piece.decode(errors="replace"))):
-                if said is None or line.partition(": ")[2] != said:
+                if reported is None or line.partition(": ")[2] != reported:
                     yield line
 
 

@@ -140,8 +140,8 @@ class Tracker(ABC):
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""
 
-    def doubt(self) -> None:  # noqa: B027 - an optional hook
-        """Look again at what is there: a call failed, and may have been done all the same."""
+    def resynchronize(self) -> None:  # noqa: B027 - an optional hook
+        """Read the store again: a call failed, and may have taken effect."""
 
     def view(self) -> str | None:
         """Return what shows the runs: a command, or an address."""

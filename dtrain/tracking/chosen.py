@@ -117,11 +117,11 @@ def make_tracker(config: Config) -> Tracker:
         UsageError: one cannot be made, or is none.
     """
     main, inner = main_tracker(config), tree.trackers(config.tracking)
-    own = [
-        _made(targets.instantiate(config.tracking[name], f"tracking.{name}", config=config), name,
-              config)
-        for name in inner
-    ]  # fmt: skip
+    own = []
+    for name in inner:
+        node = config.tracking[name]
+        made = targets.instantiate(node, f"tracking.{name}", config=config)
+        own.append(_as_tracker(made, name, config))
     # ORDER: of none by itself, whose address is not looked at: it may refer to a password.
     parts = [each for each in (main, *own) if not isinstance(each, NoTracker)]
     return Trackers(tuple(parts)) if len(parts) > 1 else next(iter(parts), main)
@@ -141,10 +141,10 @@ def main_tracker(config: Config) -> Tracker:
         uri=written.get("uri"),
         experiment=written.get("experiment"),
     )
-    return _made(made, "", config)
+    return _as_tracker(made, "", config)
 
 
-def _made(made: object, name: str, config: Config) -> Tracker:
+def _as_tracker(made: object, name: str, config: Config) -> Tracker:
     """Return the tracker that was made, or that of the sink that was."""
     if isinstance(made, Sink):
         return Sunk(made, name or type(made).__name__.lower(), config)
@@ -152,7 +152,7 @@ def _made(made: object, name: str, config: Config) -> Tracker:
         node, key = config.tracking, "tracking"
         if name:
             node, key = node[name], f"tracking.{name}"
-        refuse(f"{key}._target_", "makes no tracker", node["_target_"],
+        refuse(f"{key}._target_", "is no subclass of Tracker or Sink", node["_target_"],
                accepted="a subclass of dtrain.tracking.base.Tracker or dtrain.tracking.sink.Sink",
                typed="tracking=mlflow")  # fmt: skip
     return made

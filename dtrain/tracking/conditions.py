@@ -65,22 +65,22 @@ def parse(text: str) -> list[Condition]:
     Raises:
         UsageError: it is none.
     """
-    return [_parsed(part, text) for part in _AND.split(text)] if text.strip() else []
+    return [_parse(part, text) for part in _AND.split(text)] if text.strip() else []
 
 
-def _parsed(part: str, text: str) -> Condition:
-    found = _WORD.fullmatch(part)
-    operand = found[3] if found else ""
+def _parse(part: str, text: str) -> Condition:
+    match = _WORD.fullmatch(part)
+    operand = match[3] if match else ""
     try:
         number = 0.0 if operand.startswith("@") else float(operand)
     except ValueError:
         number = math.nan
-    if found is None or operand == "@" or math.isnan(number):
+    if match is None or operand == "@" or math.isnan(number):
         refuse("if", "is no condition (a shell takes > and < for itself, without quotes)", text,
                accepted="METRIC, one of >= <= == > <, and @ALIAS or a number; several with 'and'",
                typed="'if=val_accuracy>=@champion'")  # fmt: skip
     alias = operand[1:] if operand.startswith("@") else None
-    return Condition(found[1], found[2], alias, number)
+    return Condition(match[1], match[2], alias, number)
 
 
 def check_metrics(conditions: list[Condition], known: Mapping[str, Measured]) -> None:

@@ -50,7 +50,7 @@ class Delivery:
         place: where it delivers to.
         deliver: ships what there is; gets None, and in the end what :meth:`finish` was given.
             Returns whether there was anything, and so whether the server is there.
-        doubt: called after an error: what was being done may have been done.
+        resynchronize: called after an error: what was being done may have been done.
         warn: called with one line when the server is away, and when it is back.
         prepare: called once, before anything: what takes long, such as importing a client.
         name: of what is delivered, which begins its messages.
@@ -58,13 +58,13 @@ class Delivery:
 
     def __init__(
         self, place: str, deliver: Callable[[tuple[str, float] | None], bool],
-        doubt: Callable[[], None], warn: Callable[[str], None],
+        resynchronize: Callable[[], None], warn: Callable[[str], None],
         prepare: Callable[[], None] = lambda: None, name: str = "tracking",
     ):  # fmt: skip
         self._place, self._name = place, name
         self._prepare = prepare
         self._deliver = deliver
-        self._doubt = doubt
+        self._resynchronize = resynchronize
         self._warn = warn
         self._ending = threading.Event()
         self._left = threading.Event()  # no thread waits any more
@@ -103,7 +103,7 @@ class Delivery:
                 return
 
     def _failed(self, error: Exception) -> None:
-        self._doubt()
+        self._resynchronize()
         now = time.monotonic()
         self._problem = reason(error)
         self._away_since = self._away_since or now
@@ -169,11 +169,11 @@ class _Source:
 
     def some(self) -> list[Json]:
         """Return the next events; few enough that a long journal is not in memory."""
-        found = list(itertools.islice(self._journal.events(), EVENTS))
-        return found + list(evaluations.as_points(self._evaluated.events()))
+        events = list(itertools.islice(self._journal.events(), EVENTS))
+        return events + list(evaluations.as_points(self._evaluated.events()))
 
 
-class Feed:
+class JournalFeed:
     """Reads a run once for several readers, each with its own position.
 
     One that is more than :data:`WINDOW` events behind, as its server is away, reads by itself, from
@@ -209,20 +209,20 @@ class Feed:
             if self._positions[reader] < self._first and reader not in self._own:
                 self._own[reader] = _Source(self._rundir)
             if reader in self._own:
-                found = self._own[reader].some()
-                if len(found) < EVENTS:  # it has what all have read by now
+                events = self._own[reader].some()
+                if len(events) < EVENTS:  # it has what all have read by now
                     del self._own[reader]
                     self._positions[reader] = end
-                return found
+                return events
             if self._positions[reader] == end:
                 self._window.extend(self._source.some())
-            found = list(itertools.islice(self._window, self._positions[reader] - self._first,
+            events = list(itertools.islice(self._window, self._positions[reader] - self._first,
                                           None))[:EVENTS]  # fmt: skip
-            self._positions[reader] += len(found)
+            self._positions[reader] += len(events)
             while len(self._window) > WINDOW:
                 self._window.popleft()
                 self._first += 1
-            return found
+            return events
 
 
 class _Part:
@@ -236,7 +236,7 @@ class _Part:
         self._pending: list[Json] = []
         self._started = time.time()
         self.delivery = Delivery(
-            str(tracker.address), self.deliver, tracker.doubt, warn, tracker.prepare, name
+            str(tracker.address), self.deliver, tracker.resynchronize, warn, tracker.prepare, name
         )
 
     def deliver(self, last: tuple[str, float] | None) -> bool:
@@ -267,7 +267,7 @@ class RunDelivery:
         self, tracker: Tracker, run: TrackedRun, warn: Callable[[str], None],
         past: Collection[float] = (),
     ):  # fmt: skip
-        feed, several = Feed(run.rundir, past, len(tracker.parts)), len(tracker.parts) > 1
+        feed, several = JournalFeed(run.rundir, past, len(tracker.parts)), len(tracker.parts) > 1
         self._parts = [
             _Part(each, run, warn, functools.partial(feed.take, number),
                   f"tracking ({each.label})" if several else "tracking")
@@ -300,7 +300,7 @@ def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
     Raises:
         DamagedFile: another file of it cannot be used.
     """
-    run, (started, status, ended) = _recorded(config, rundir)
+    run, (started, status, ended) = _run_and_end(config, rundir)
     follower, parts, failed = Follower(rundir.journal), list(tracker.parts), list[Exception]()
 
     def each(action: Callable[[Tracker], None]) -> None:
@@ -331,7 +331,7 @@ def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
     Args:
         tracker, config, rundir: as of :func:`ship_folder`.
     """
-    run, ended = _recorded(config, rundir)
+    run, ended = _run_and_end(config, rundir)
     points = list(evaluations.as_points(evaluations.read(rundir)))
     for part in tracker.parts:
         if part.is_shipped(rundir):
@@ -340,7 +340,7 @@ def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
             ship_folder(part, config, rundir)
 
 
-def _recorded(config: Config, rundir: RunDir) -> tuple[TrackedRun, tuple[float, str, float]]:
+def _run_and_end(config: Config, rundir: RunDir) -> tuple[TrackedRun, tuple[float, str, float]]:
     """Return what is recorded of a run that has ended: when it began, how it ended, and when."""
     result: Any = schemas.read(rundir.result, schemas.Result) or {}
     first = next(Follower(rundir.journal).events(), {"time": time.time()})

@@ -52,7 +52,7 @@ def tags(run: TrackedRun) -> dict[str, str]:
     records = code.folders(run.rundir.path)
     with contextlib.suppress(DamagedFile):
         if records:
-            return values | _recorded(code.read(records[0]), config.backend)
+            return values | _of_record(code.read(records[0]), config.backend)
     return values | (_here(Path(config.output_dir), config.backend) if run.live else {})
 
 
@@ -60,7 +60,7 @@ def _packages(backend: str) -> tuple[str, ...]:
     return (*_PACKAGES, *FRAMEWORKS[backend].packages)
 
 
-def _recorded(record: code.Record, backend: str) -> dict[str, str]:
+def _of_record(record: code.Record, backend: str) -> dict[str, str]:
     """Return host, versions and commit of a record of the run's code."""
     installed = record["packages"]
     values = {"host": record["host"], "python": installed.get("python", "")}
@@ -74,7 +74,7 @@ def _recorded(record: code.Record, backend: str) -> dict[str, str]:
 
 
 def _here(outputs: Path, backend: str) -> dict[str, str]:
-    """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
+    """Return host, versions and commit of this moment, as :func:`_of_record` does of a record."""
     values = {"host": platform.node(), "python": platform.python_version()}
     values |= {name: number for name in _packages(backend) if (number := version(name)) is not None}
     commit, top = _git("rev-parse", "HEAD"), _git("rev-parse", "--show-toplevel")
@@ -145,27 +145,27 @@ def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:
     return {**differing, **tree.flatten(plain), **tree.flatten(derived)}
 
 
-def derived(event: Json) -> Json:
+def added_parameters(event: Json) -> Json:
     """Return what a ``start`` or ``objective`` event adds to the parameters."""
     return {k: v for k, v in event.items() if k not in ("event", "time", "step")}
 
 
-def outcome(run: TrackedRun, status: str) -> dict[str, str]:
+def outcome_tags(run: TrackedRun, status: str) -> dict[str, str]:
     """Return the tags that say how a run ended, and with what code where a resume had another."""
     result: Any = schemas.read(run.rundir.result, schemas.Result) or {}
-    found = {name: str(result[name]).lower() for name in ("restarts", "pruned") if name in result}
+    tags = {name: str(result[name]).lower() for name in ("restarts", "pruned") if name in result}
     if status == "FAILED" and (error := failure.sentence(result.get("failure"), run.rundir.path)):
-        found["error"] = error[:_TAG_CHARACTERS]
+        tags["error"] = error[:_TAG_CHARACTERS]
     with contextlib.suppress(DamagedFile):
         records = [code.read(each) for each in code.folders(run.rundir.path)]
-        of_each = [_recorded(record, run.config.backend) for record in records]
+        of_each = [_of_record(record, run.config.backend) for record in records]
         for name, value in of_each[-1].items() if of_each else ():
             if of_each[0].get(name) != value:
-                found[f"{LATER}{name}"] = value
-    return found
+                tags[f"{LATER}{name}"] = value
+    return tags
 
 
-def files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
+def run_files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
     """Yield the files of a run that has ended, and the folder that each is shown in.
 
     Args:
@@ -175,23 +175,23 @@ def files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
     whole = [rundir.config, rundir.result, rundir.model, rundir.weights, rundir.state]
     if folders := code.folders(rundir.path):  # what replay makes the run again from
         whole += [rundir.command, rundir.journal]
-    found = [(path, "") for path in whole]
+    paths = [(path, "") for path in whole]
     if status == "FAILED":
-        found += [(path, rundir.logs.name) for path in sorted(rundir.logs.glob("*.log"))]
+        paths += [(path, rundir.logs.name) for path in sorted(rundir.logs.glob("*.log"))]
     for folder in folders:
-        found += [
+        paths += [
             (path, path.parent.relative_to(rundir.path).as_posix())
             for path in sorted(folder.rglob("*"))
         ]
     most = {rundir.journal: _JOURNAL_BYTES}
-    for path, place in found:
+    for path, place in paths:
         limit = most.get(path, _LOG_BYTES if place == rundir.logs.name else None)
         plain = path.is_file() and not path.is_symlink()
         if plain and (limit is None or path.stat().st_size <= limit):
             yield path, place
 
 
-def evaluated(rundir: RunDir) -> Iterator[tuple[Path, str]]:
+def evaluation_files(rundir: RunDir) -> Iterator[tuple[Path, str]]:
     """Yield the tables and pictures of evaluations, as :func:`files` does."""
     for folder in sorted((rundir.path / "evaluations").glob("*")):
         if not folder.is_symlink():
@@ -200,7 +200,7 @@ def evaluated(rundir: RunDir) -> Iterator[tuple[Path, str]]:
                     yield path, f"evaluations/{folder.name}"
 
 
-def logged(rundir: RunDir, event: Json) -> Path | None:
+def logged_file(rundir: RunDir, event: Json) -> Path | None:
     """Return the file that user code has logged; None where it is gone, or none of the run.
 
     Args:

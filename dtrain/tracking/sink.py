@@ -187,7 +187,7 @@ class Sunk(Tracker):
         kind = event["event"]
         self._step = max(self._step, event.get("step") or 0)
         if kind in ("start", "objective"):
-            self._describe(facts.derived(event))
+            self._describe(facts.added_parameters(event))
         elif kind == "metrics":
             new = {k: v for k, v in event["metrics"].items() if self._lacks(k, event)}
             if new:
@@ -201,7 +201,7 @@ class Sunk(Tracker):
         elif kind == "tag":
             self._tag(event["name"], event["value"], event["step"])
         elif kind == "file" and self._lacks(name := f"{event['kind']}:{event['name']}", event):
-            if (path := facts.logged(self._run.rundir, event)) is not None:
+            if (path := facts.logged_file(self._run.rundir, event)) is not None:
                 self._sink.file(path, event["name"], event["kind"], event["step"])
             self._take(name, event)
 
@@ -248,7 +248,7 @@ class Sunk(Tracker):
         rundir, result = self._run.rundir, schemas.read(self._run.rundir.result, schemas.Result)
         if "parameters" not in self._has:
             self._describe({})  # it failed before training began
-        for path, place in [*facts.files(rundir, status), *facts.evaluated(rundir)]:
+        for path, place in [*facts.run_files(rundir, status), *facts.evaluation_files(rundir)]:
             name, about = f"{place}/{path.name}".lstrip("/"), path.stat()
             state = f"{about.st_size} {about.st_mtime_ns}"
             if self._has["files"].get(name) != state:
@@ -260,7 +260,7 @@ class Sunk(Tracker):
             self._is_open = False  # nothing is new
             return
         numbers = {name: value for name, value in values.items() if value is not None}
-        self._sink.note(numbers, {"status": status, **facts.outcome(self._run, status)})
+        self._sink.note(numbers, {"status": status, **facts.outcome_tags(self._run, status)})
         self._sink.close(status)
         self._is_open = self._opened = False
         self._has["shipped"] = status

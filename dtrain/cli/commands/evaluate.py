@@ -31,15 +31,15 @@ from dtrain.tracking import shipping
 class EvaluateJob(DerivedJob):
     """Evaluates checkpoints of a run."""
 
-    def found(self, events: list[Json]) -> Json:
+    def result_fields(self, events: list[Json]) -> Json:
         """Return the evaluations, and how many examples they are of."""
-        found = [
+        evaluations = [
             {name: value for name, value in event.items() if name not in ("event", "time")}
             for event in events
             if event["event"] == "evaluation"
         ]
-        done = sum(each["examples"] for each in found if not each.get("already"))
-        return {"evaluated_examples": done, "evaluations": found}
+        done = sum(each["examples"] for each in evaluations if not each.get("already"))
+        return {"evaluated_examples": done, "evaluations": evaluations}
 
     def _print_end(self, found: Json, lacking: Collection[str]) -> None:
         for each in found["evaluations"]:

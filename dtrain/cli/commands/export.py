@@ -83,7 +83,7 @@ class Export(OfModel):
         is_module = exporting.backend_of(self.rundir) == "torch"
         origin = "the module" if is_module else "Keras"
         code, follow = errors.OK, options.follow
-        for word in self._followed(config) if follow else [self.checkpoint]:
+        for word in self._follow(config) if follow else [self.checkpoint]:
             try:
                 for made in exporting.export(
                     config, self.rundir, options.format or (), options.weights, word, place,
@@ -105,7 +105,7 @@ class Export(OfModel):
                 activity.end()
         return code
 
-    def _followed(self, config: Config) -> Iterator[str]:
+    def _follow(self, config: Config) -> Iterator[str]:
         """Yield the step of each checkpoint that is meant, as the run saves it, until it ends."""
         followed = Followed(self.rundir, self.checkpoint, config.objective_mode)
         with followed.alone(self.name):
@@ -135,7 +135,7 @@ def _print(made: exporting.ExportResult, trained: str, origin: str) -> None:
     record = made.record
     lines = [f"step {record['step']}, {record['weights']} weights, compared with {origin} on "
              f"{record['examples']} examples"]  # fmt: skip
-    lines += [f"{role}: {_shown(record['signature'][role])}" for role in ("inputs", "outputs")]
+    lines += [f"{role}: {_describe(record['signature'][role])}" for role in ("inputs", "outputs")]
     if kept := record["formats"]:
         rows = [["format", "bytes", "deviation", "limit"]]
         rows += [[n, f"{e['bytes']:,}", f"{e['deviation']:.2g}", f"{e['limit']:g}"]
@@ -147,7 +147,7 @@ def _print(made: exporting.ExportResult, trained: str, origin: str) -> None:
         answer.error(printable(f"{name} is not kept: {problem}"))
 
 
-def _shown(tensors: list[Tensor]) -> str:
+def _describe(tensors: list[Tensor]) -> str:
     shapes = [", ".join("?" if n is None else str(n) for n in each["shape"]) for each in tensors]
     return ", ".join(
         f"{each['name']} {each['dtype']} [{shape}]"

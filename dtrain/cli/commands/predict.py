@@ -79,7 +79,7 @@ class PredictJob(DerivedJob):
         DerivedJob.show(config, planned, folder)
         print(f"predictions: {short(Path(config.action['to']))}")
 
-    def found(self, events: list[Json]) -> Json:
+    def result_fields(self, events: list[Json]) -> Json:
         """Return where the predictions are, and how many."""
         end = last(events, "end")
         names = ("predictions", "file", "rows", "pieces", "done", "own_rows")

@@ -89,12 +89,12 @@ class Promote(OfModel):
         config_of_store = shipping.configured(rundir, rundir.path, self._options.uri)
         tracker = make_tracker(config_of_store)
         if not tracker.keeps_models:
-            raise self._unrecorded(tracker.label, "keeps no models")
+            raise self._refusal(tracker.label, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
         weights, condition = self.weights, conditions.parse(self._condition)
         path = checkpoint.only(rundir.checkpoints, word, config.objective_mode)
-        conditions.check_metrics(condition, _known(rundir, path, weights))
+        conditions.check_metrics(condition, _measure(rundir, path, weights))
         activity = Activity()
         try:
             model = exporting.export_to_log(
@@ -107,7 +107,7 @@ class Promote(OfModel):
             "digest": model["digest"], "weights": weights, "name": name,
             "alias": str(self._options.alias), "condition": self._condition,
         }  # fmt: skip
-        print(printable(_promoted(tracker, config_of_store, rundir, promotion)), flush=True)
+        print(printable(_move_alias(tracker, config_of_store, rundir, promotion)), flush=True)
         return errors.OK
 
     def _check_recorded(self) -> None:
@@ -116,9 +116,9 @@ class Promote(OfModel):
         tracked = schemas.glance(self.rundir.tracking, schemas.Shipped) or {}
         nowhere = isinstance(make_tracker(config), NoTracker) and "run_id" not in tracked
         if nowhere and self._options.uri is None:
-            raise self._unrecorded("none", "the run is recorded nowhere")
+            raise self._refusal("none", "the run is recorded nowhere")
 
-    def _unrecorded(self, value: str, problem: str) -> UsageError:
+    def _refusal(self, value: str, problem: str) -> UsageError:
         command = f"python -m dtrain sync {shlex.quote(short(self.rundir.path))}"
         return UsageError("tracking", problem, value, accepted="a run that MLflow has",
                           typed=command)  # fmt: skip
@@ -131,7 +131,7 @@ class Promote(OfModel):
         return str(name)
 
 
-def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measured]:
+def _measure(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measured]:
     """Return the metrics of a checkpoint that is not exported yet."""
     manifest = read_manifest(path)
     model: Model = {
@@ -141,7 +141,7 @@ def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measur
     return registry.measured(rundir, model)
 
 
-def _promoted(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promotion) -> str:
+def _move_alias(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promotion) -> str:
     """Move the alias; where the store is away, write down that it is to be moved.
 
     Raises:
@@ -149,7 +149,7 @@ def _promoted(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promo
     """
     try:
         _record(tracker, config, rundir)
-        found = tracker.promote(tracked_run(config, rundir), promotion)
+        sentence = tracker.promote(tracked_run(config, rundir), promotion)
     except DtrainError:
         registry.settle(rundir, promotion)
         raise
@@ -161,7 +161,7 @@ def _promoted(tracker: Tracker, config: Config, rundir: RunDir, promotion: Promo
             f"the store is back, type: {command}"
         ) from error
     registry.settle(rundir, promotion)
-    return found
+    return sentence
 
 
 def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:

@@ -47,7 +47,7 @@ _EXAMPLE = "python -m dtrain replay outputs/DATE/TIME_NAME"
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class RunState:
     """What a run was made of.
 
     Attributes:
@@ -74,7 +74,7 @@ class State:
         return f"code_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def read(typed: str) -> State:
+def read(typed: str) -> RunState:
     """Return what a run was made of, where the user may run it.
 
     Raises:
@@ -100,7 +100,7 @@ def read(typed: str) -> State:
     signed = private.is_own(record["digest"], record.get("signature"))
     own = private.grant_own(command) and signed
     overrides, config_dir = command.get("overrides") or [], command.get("config_dir")
-    state = State(typed, rundir, overrides, config_dir, starts[0], record)
+    state = RunState(typed, rundir, overrides, config_dir, starts[0], record)
     if not own and state.name not in python_path.trusted():
         raise refused(
             "its code and its overrides are not signed by you, and replay would run them",
@@ -118,7 +118,7 @@ def read(typed: str) -> State:
     return state
 
 
-def notes(state: State, tree: Tree) -> list[str]:
+def notes(state: RunState, tree: Tree) -> list[str]:
     """Return sentences on what is not as it was when the run began."""
     now = {"python": platform.python_version(), **packages.installed()[0]}
     then = state.record["packages"]
@@ -131,7 +131,7 @@ def notes(state: State, tree: Tree) -> list[str]:
 
 
 @contextlib.contextmanager
-def worktree(state: State, tree: Tree) -> Iterator[Path]:
+def worktree(state: RunState, tree: Tree) -> Iterator[Path]:
     """Make the working tree of a run anew, for as long as it is needed.
 
     Args:
@@ -212,7 +212,7 @@ def _texts(node: object) -> Iterator[str]:
         yield node
 
 
-def _words(state: State, config: Config, config_dir: Path | None, to: Path) -> list[str]:
+def _words(state: RunState, config: Config, config_dir: Path | None, to: Path) -> list[str]:
     """Return the run's command line, into a new folder."""
     words = [each for each in state.overrides if re.split(r"[./@]", key_of(each))[0] not in _OWN]
     if config.fork is not None:
@@ -222,7 +222,7 @@ def _words(state: State, config: Config, config_dir: Path | None, to: Path) -> l
     return ["-m", "dtrain", *flags, *words, "tracking=none", *place]
 
 
-def _environment(state: State, path: Path, tree: Tree) -> dict[str, str]:
+def _environment(state: RunState, path: Path, tree: Tree) -> dict[str, str]:
     """Return the variables of the replay: this process's, and the run's own where they decide."""
     deciding = code_recorder.is_deciding
     own = {name: value for name, value in os.environ.items() if not deciding(name)}
@@ -237,7 +237,7 @@ def _environment(state: State, path: Path, tree: Tree) -> dict[str, str]:
     }  # fmt: skip
 
 
-def replay(state: State) -> int:
+def replay(state: RunState) -> int:
     """Build the code, make the run again, compare, remove the code, and return the exit code.
 
     Args:

@@ -77,7 +77,7 @@ class _Command:
             self.activity.continues()
         self._server.revive()
 
-    def run(self, name: str, source: Source, key: str) -> int:
+    def run(self, name: str, source: VersionSource, key: str) -> int:
         """Serve until the end, and return the exit code.
 
         Args:
@@ -167,7 +167,7 @@ class _Run(OfModel):
         return Version(step, made.path)
 
 
-def _listening(given: str, options: ServeOptions) -> socket.socket:
+def _listen(given: str, options: ServeOptions) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
@@ -196,7 +196,7 @@ def _serve(given: str, options: ServeOptions, overrides: list[str], own: Path) -
         refuse("MODEL", "is no run folder, no model of a registry and no export", path,
                accepted="a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a "
                "model.pt2", hint="python -m dtrain serve outputs/DATE/TIME_NAME")  # fmt: skip
-    is_run = not is_model and Folder(path).newest() is None
+    is_run = not is_model and ExportFolder(path).newest() is None
     foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else ["uri"])]
     for name in options.model_fields_set.intersection(foreign):
         refuse("tracking.uri" if name == "uri" else name, f"is not of what is served, {given}",
@@ -205,7 +205,7 @@ def _serve(given: str, options: ServeOptions, overrides: list[str], own: Path) -
     if overrides and not is_run:
         refuse(overrides[0], "is of the data of a run, and none is served", accepted="a run",
                hint=f"the command without {overrides[0]}")  # fmt: skip
-    with _listening(given, options) as listener:
+    with _listen(given, options) as listener:
         command = _Command(given, options, listener, own)
         if is_run:
             run = _Run(given, command)
@@ -222,7 +222,7 @@ def _serve(given: str, options: ServeOptions, overrides: list[str], own: Path) -
             return command.run(model.name or "model", OfRegistry(model, own), model.version())
         whole = path.resolve()
         name = whole.parent.name if whole.name.isdecimal() else whole.name
-        return command.run(name, Folder(path), Folder(path).newest() or "")
+        return command.run(name, ExportFolder(path), ExportFolder(path).newest() or "")
 
 
 #: The file that makes a folder a version that may serve, and the backend that loads it.
@@ -251,7 +251,7 @@ def _loaded_by(path: Path) -> str | None:
     return next((name for file, name in _LOADED_BY.items() if (path / file).is_file()), None)
 
 
-class Source(Protocol):
+class VersionSource(Protocol):
     """Where versions come from."""
 
     def newest(self) -> str | None:
@@ -262,7 +262,7 @@ class Source(Protocol):
 
 
 class OfRegistry:
-    """A :class:`Source`: versions of a registered model, downloaded to ``own``."""
+    """A :class:`VersionSource`: versions of a registered model, downloaded to ``own``."""
 
     def __init__(self, model: Registered, own: Path):
         self._model, self._own = model, own
@@ -276,8 +276,8 @@ class OfRegistry:
         return Version(key, self._model.download(key, Path(tempfile.mkdtemp(dir=self._own))))
 
 
-class Folder:
-    """A :class:`Source`: an exported model, or a folder of several that have numbers for names."""
+class ExportFolder:
+    """A :class:`VersionSource`: an export, or a folder of several with numbers for names."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -348,7 +348,7 @@ class Server:
         except (DtrainError, OSError) as error:
             self._say(f"version {version.number} cannot be loaded again: {error}")
 
-    def run(self, source: Source | None, key: str, own: Path) -> None:
+    def run(self, source: VersionSource | None, key: str, own: Path) -> None:
         """Keep the process alive, and load newer versions as they appear, until the end.
 
         Args:

@@ -62,17 +62,17 @@ def sync(path: str, to: str | None = None, words: list[str] | None = None) -> st
     if not remote.push(whole):
         raise ConnectionError("its address does not have all of it")
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
-    found = [RunDir(whole)] if sweep is None else jobs_of(whole)
-    for rundir in found:
+    rundirs = [RunDir(whole)] if sweep is None else jobs_of(whole)
+    for rundir in rundirs:
         check_format(rundir.path, "RUN")
         resume.refuse_derived("RUN", path, folders.read_command(rundir))
-    for rundir in found:
+    for rundir in rundirs:
         if _lacks_model(rundir):
-            app.composed([], Late(str(rundir.path)))
-    tracking = _chosen(words) if words else None
+            app.composed([], LateExport(str(rundir.path)))
+    tracking = _compose_trackers(words) if words else None
     configs = [
         (rundir, shipping.configured(rundir, whole, to, tracking=tracking))
-        for rundir in found
+        for rundir in rundirs
         if shipping.is_run(rundir)
     ]
     if not configs:
@@ -91,13 +91,13 @@ def sync(path: str, to: str | None = None, words: list[str] | None = None) -> st
     return address
 
 
-def _chosen(words: list[str]) -> Node:
+def _compose_trackers(words: list[str]) -> Node:
     """Return the trackers that a user has typed, as a training has them.
 
     Raises:
         UsageError: they are none.
     """
-    chosen = Chosen()
+    chosen = ComposedTrackers()
     if (code := app.composed(words, chosen)) != errors.OK:
         raise SystemExit(code)  # it is printed what is wrong
     given, tracking = project.words(words), chosen.tracking
@@ -107,7 +107,7 @@ def _chosen(words: list[str]) -> Node:
     return tracking
 
 
-class Chosen(app.Command):
+class ComposedTrackers(app.Command):
     """Takes the trackers of a command line, and trains nothing."""
 
     tracking: Node
@@ -155,7 +155,7 @@ def _lacks_model(rundir: RunDir) -> bool:
     return lock is not None
 
 
-class Late(OfModel):
+class LateExport(OfModel):
     """Exports the model that a run was to log."""
 
     name = "export"

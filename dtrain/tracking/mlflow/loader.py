@@ -56,11 +56,11 @@ class SavedModel:
             self._call(**{name: value[begin : begin + size] for name, value in feeds.items()})
             for begin in cuts
         ]
-        found = {
+        outputs = {
             name: np.concatenate([_array(part[name].numpy()) for part in parts])
             for name in parts[0]
         }
-        return next(iter(found.values())) if len(found) == 1 else found
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def _named(self, data: Any) -> dict[str, Any]:
         """Return what each input gets."""

@@ -72,7 +72,7 @@ class Models:
         """
         with self._alone():
             for each in registry.read(self._rundir)["models"]:
-                self._shipped(each)
+                self._ship(each)
 
     def promote(self, promotion: Promotion) -> str:
         """Let an alias name a model of the run, which becomes a version where it is none.
@@ -91,13 +91,13 @@ class Models:
         conditions.check_metrics(wanted, measured)
         name, alias = promotion["name"], promotion["alias"]
         with self._alone():
-            version = self._shipped(model)[name]
+            version = self._ship(model)[name]
             champion = self._named(name, alias)
             there = champion is not None and str(champion.version) == str(version.version)
             for each in wanted:
                 if each.alias == alias and there:
                     continue  # it would be compared with itself
-                other = self._other(name, each, alias)
+                other = self._find_compared(name, each, alias)
                 if each.alias is not None and other is None:
                     continue  # the alias that is to be moved names nothing yet
                 problem = conditions.failure(each, measured[each.metric], other)
@@ -113,11 +113,11 @@ class Models:
         """Let no other command look for what this one is about to make."""
         return locks.alone(self._rundir.path / ".models.lock")
 
-    def _shipped(self, model: Model) -> Json:
+    def _ship(self, model: Model) -> Json:
         """Make MLflow hold a model; return its versions by the names that they are under."""
         measured = registry.measured(self._rundir, model)
         logged = self._logged(model)
-        self._measured(model, logged, measured)
+        self._log_metrics(model, logged, measured)
         tags = _tags(self._rundir, model, measured)
         return {name: self._version(name, model, logged, tags) for name in model["names"]}
 
@@ -125,8 +125,8 @@ class Models:
         """Return MLflow's logged model, made where it is not there."""
         run = self._store.call("get_run", self._run_id)
         experiment, key = run.info.experiment_id, f"{model['digest']}:{model['weights']}"
-        found = self._store.call("search_logged_models", [experiment], f"tags.`{_KEY}` = '{key}'")
-        logged = next((each for each in found if each.source_run_id == self._run_id), None)
+        models = self._store.call("search_logged_models", [experiment], f"tags.`{_KEY}` = '{key}'")
+        logged = next((each for each in models if each.source_run_id == self._run_id), None)
         if logged is None:
             tags = {
                 _KEY: key, "step": str(model["step"]), "digest": model["digest"],
@@ -158,7 +158,7 @@ class Models:
         for part, place in parts:
             self._store.call("log_model_artifact", logged.model_id, str(part), place or None)
 
-    def _measured(self, model: Model, logged: Any, measured: Mapping[str, Measured]) -> None:
+    def _log_metrics(self, model: Model, logged: Any, measured: Mapping[str, Measured]) -> None:
         """Give the logged model its metrics, which are points of the run."""
         entity = import_mlflow().entities.Metric
         there = {(each.key, each.step, each.value) for each in logged.metrics or ()}
@@ -175,15 +175,15 @@ class Models:
 
     def _version(self, name: str, model: Model, logged: Any, tags: dict[str, str]) -> Any:
         """Return the version of a model under a name, made where it is not there."""
-        if not self._registered(name):
+        if not self._find_registered(name):
             try:
                 self._store.call("create_registered_model", name)
             except Exception:
-                if not self._registered(name):  # perhaps another run has made it meanwhile
+                if not self._find_registered(name):  # perhaps another run has made it meanwhile
                     raise
         ours = f"name = '{name}' and run_id = '{self._run_id}'"
-        found = self._store.call("search_model_versions", ours)
-        version = next((each for each in found if registry.is_same(_same(each), model)), None)
+        versions = self._store.call("search_model_versions", ours)
+        version = next((each for each in versions if registry.is_same(_key(each), model)), None)
         if version is None:
             version = self._store.call(
                 "create_model_version", name, logged.artifact_location, self._run_id, tags,
@@ -205,23 +205,23 @@ class Models:
             text = json.dumps([*linked, version])
             self._store.call("set_logged_model_tags", logged.model_id, {_VERSIONS: text})
 
-    def _registered(self, name: str) -> list[Any]:
+    def _find_registered(self, name: str) -> list[Any]:
         """Return the registered model of a name, if there is one."""
         return list(self._store.call("search_registered_models", f"name = '{name}'"))
 
     def _named(self, name: str, alias: str) -> Any:
         """Return the version that an alias names, None where it names none."""
-        [found] = self._registered(name)
+        [found] = self._find_registered(name)
         number = found.aliases.get(alias)
         return None if number is None else self._store.call("get_model_version", name, number)
 
-    def _other(self, name: str, condition: Condition, moved: str) -> Other | None:
+    def _find_compared(self, name: str, condition: Condition, moved: str) -> Other | None:
         if condition.alias is None:
             return None
-        found = self._named(name, condition.alias)
-        if found is not None:
-            run = found.tags.get("run_dir", "")
-            return Other(str(found.version), run, _read_metrics(found.tags))
+        other = self._named(name, condition.alias)
+        if other is not None:
+            run = other.tags.get("run_dir", "")
+            return Other(str(other.version), run, _read_metrics(other.tags))
         if condition.alias == moved:
             return None
         refuse("if", f"no version of {name} has the alias {condition.alias}", condition,
@@ -229,7 +229,7 @@ class Models:
                typed=f"'if={condition.metric}{condition.relation}@{moved}'")  # fmt: skip
 
 
-def _same(version: Any) -> dict[str, str]:
+def _key(version: Any) -> dict[str, str]:
     return {"digest": version.tags.get("digest", ""), "weights": version.tags.get("weights", "")}
 
 
@@ -294,9 +294,9 @@ def write_folder(
         OSError: it cannot be written.
     """
     pyfunc, models, _ = import_models()
-    found = exports.files(version_folder, "savedmodel")
+    names = exports.files(version_folder, "savedmodel")
     kept = record["formats"].get("savedmodel")
-    if kept is None or found != kept["files"]:
+    if kept is None or names != kept["files"]:
         raise DamagedFile(version_folder, f"holds other files than {exports.RECORD} says")
     source = _LOADER.read_bytes()
     # Models of several versions of dtrain may be loaded by one process.
@@ -315,7 +315,7 @@ def write_folder(
         pip_requirements=requirements,
     )  # fmt: skip
     writing.unlink(code)
-    parts = [(name, str(Path(FOLDER, name).parent)) for name in found]
+    parts = [(name, str(Path(FOLDER, name).parent)) for name in names]
     parts += [(n, "") for n in (exports.RECORD, exports.SAMPLE) if (version_folder / n).is_file()]
     files = [path for path in folder.rglob("*") if path.is_file()]
     files += [version_folder / name for name, _ in parts]
@@ -367,11 +367,11 @@ def _example(folder: Path, record: Record) -> Any:
         return None
     sample = Sample.load(path)
     rows = sample.rows or min(_EXAMPLES, len(sample))
-    found = {
+    examples = {
         each["name"]: _plain(sample.inputs[each["name"]][:rows], _dtype(each))
         for each in record["signature"]["inputs"]
     }
-    return next(iter(found.values())) if len(found) == 1 else found
+    return next(iter(examples.values())) if len(examples) == 1 else examples
 
 
 def _plain(value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

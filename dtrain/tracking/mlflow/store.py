@@ -186,16 +186,16 @@ class Store:
             experiment = self._experiment_id()
             token = uuid.uuid4().hex if past is None else past["token"]
             about = {"uri": self.shown, "experiment_id": experiment, "token": token}
-            found = []
+            runs = []
             if past is None:
                 write_json(file, about)
             else:
-                found = self.call("search_runs", [experiment], f"tags.`{TOKEN}` = '{token}'")
-            run_id = found[0].info.run_id if found else self._create(
+                runs = self.call("search_runs", [experiment], f"tags.`{TOKEN}` = '{token}'")
+            run_id = runs[0].info.run_id if runs else self._create(
                 experiment, name, started, {**tags(), TOKEN: token}
             )  # fmt: skip
             write_json(file, {**about, "run_id": run_id})
-            return run_id, bool(found)
+            return run_id, bool(runs)
 
     def _create(self, experiment: str, name: str, started: float, tags: dict[str, str]) -> str:
         run = self.call(
@@ -211,22 +211,22 @@ class Store:
             location = None
             if file is not None:
                 location = (file.parent / "mlartifacts").as_uri()
-            found = self.call("get_experiment_by_name", name)
-            if found is None:
+            experiment = self.call("get_experiment_by_name", name)
+            if experiment is None:
                 try:
                     self.call("create_experiment", name, artifact_location=location)
                 except Exception:
                     if self.call("get_experiment_by_name", name) is None:
                         raise
-                found = self.call("get_experiment_by_name", name)  # perhaps another's
+                experiment = self.call("get_experiment_by_name", name)  # perhaps another's
             if self._is_embedded:
-                self._check_place(str(found.artifact_location))
-            self._experiment = str(found.experiment_id)
+                self._check_place(str(experiment.artifact_location))
+            self._experiment = str(experiment.experiment_id)
         return self._experiment
 
     @property
     def _is_embedded(self) -> bool:
-        """Whether it is that of ``output_dir``; one that the user names has files anywhere."""
+        """Whether this is the default store, inside of ``output_dir``."""
         return self._config.tracking.uri is None
 
     def _check_place(self, found: str) -> None:
@@ -327,10 +327,10 @@ class Registered:
         if self.alias is None:
             return self._version or self._text.removeprefix(SCHEME)
         try:
-            found = self._connected().get_model_version_by_alias(self.name, self.alias)
+            version = self._connected().get_model_version_by_alias(self.name, self.alias)
         except Exception as error:  # whatever a server, a driver or a proxy may raise
             raise DtrainError(f"{self._text}: {reason(error)}") from None
-        return str(found.version)
+        return str(version.version)
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -340,14 +340,14 @@ class Registered:
 
     def _location(self, version: str) -> str:
         """Return where the files of a version are; MLflow itself looks in its default store."""
-        client, found = self._connected(), version
+        client, place = self._connected(), version
         if self.name is not None:
-            found = client.get_model_version_download_uri(self.name, version)
-        if (match := _FORM.fullmatch(found)) is not None and match["id"]:
-            found = match["id"]
-        if found.startswith("m-"):
-            found = client.get_logged_model(found).artifact_location
-        return str(found)
+            place = client.get_model_version_download_uri(self.name, version)
+        if (match := _FORM.fullmatch(place)) is not None and match["id"]:
+            place = match["id"]
+        if place.startswith("m-"):
+            place = client.get_logged_model(place).artifact_location
+        return str(place)
 
     def download(self, version: str, folder: Path) -> Path:
         """Fetch a version, and return the folder of its SavedModel.
@@ -371,7 +371,7 @@ class Registered:
         except Exception as error:
             raise DtrainError(f"{uri}: {reason(error)}") from None
         # ORDER: that of the model itself, before one that is deeper inside of something else.
-        found = sorted(folder.rglob(_SAVED), key=lambda path: (len(path.parts), path))
-        if not found:
+        files = sorted(folder.rglob(_SAVED), key=lambda path: (len(path.parts), path))
+        if not files:
             raise DtrainError(f"{uri} has no SavedModel: tracking.model=best logs one")
-        return found[0].parent
+        return files[0].parent

@@ -40,7 +40,7 @@ def inputs(event: Json, dataset: Values) -> list[Any]:
     entities = import_mlflow().entities
     target = str(dataset.get("_target_", "dataset"))
     path = secrets.hide(dataset.get("path"))
-    found = []
+    datasets = []
     for split, context in _CONTEXT.items():
         record = event.get(split)
         if not isinstance(record, dict) or not isinstance(record.get("digest"), str):
@@ -55,11 +55,11 @@ def inputs(event: Json, dataset: Values) -> list[Any]:
             "profile": json.dumps({"num_rows": record.get("examples")})[:_TEXT],
         }
         tag = entities.InputTag("mlflow.data.context", context)
-        found.append(entities.DatasetInput(entities.Dataset(**shown), [tag]))
-    return found
+        datasets.append(entities.DatasetInput(entities.Dataset(**shown), [tag]))
+    return datasets
 
 
-class Steps:
+class StepSet:
     """A set of steps, those of a page as bits of a number: of a long run they are little memory."""
 
     _PAGE = 4096
@@ -95,7 +95,7 @@ class MLflow(Tracker):
         self._store: Store  # after open
         self._run_id = ""
         self._resumed = False
-        self._known: dict[str, Steps] = {}
+        self._known: dict[str, StepSet] = {}
         #: Parameters that MLflow has of the run, None where that is not known; and names of those
         #: that have another value since a later start.
         self._present: dict[str, str] | None = None
@@ -160,14 +160,14 @@ class MLflow(Tracker):
 
         def described() -> dict[str, str]:
             origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
-            found = facts.tags(run)
-            commit = {"mlflow.source.git.commit": c} if (c := found.get("git_commit")) else {}
-            return {**origin, **more, **found, **commit}
+            tags = facts.tags(run)
+            commit = {"mlflow.source.git.commit": c} if (c := tags.get("git_commit")) else {}
+            return {**origin, **more, **tags, **commit}
 
         self._run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
 
-    def doubt(self) -> None:
-        """Look again at what MLflow has: a call failed, and may have been done all the same."""
+    def resynchronize(self) -> None:
+        """Read again what MLflow has: a call failed, and may have taken effect."""
         self._known.clear()
         self._images = None
         self._present = None
@@ -178,7 +178,7 @@ class MLflow(Tracker):
         points = []
         for event in events:
             if event["event"] in ("start", "objective"):
-                self._describe(facts.derived(event))
+                self._describe(facts.added_parameters(event))
             elif event["event"] == "data":
                 self._store.inputs(self._run_id, *inputs(event, self._config.dataset))
             elif event["event"] == "metrics":
@@ -199,7 +199,7 @@ class MLflow(Tracker):
 
     def _file(self, event: Json) -> None:
         """Add a file that user code has logged; an image as MLflow shows images by step."""
-        path, step = facts.logged(self._run.rundir, event), event["step"]
+        path, step = facts.logged_file(self._run.rundir, event), event["step"]
         if path is None:
             return
         if event["kind"] != "image":
@@ -207,8 +207,8 @@ class MLflow(Tracker):
             self._call_store("log_artifact", local_path=str(path), artifact_path=str(place))
             return
         if self._images is None:  # MLflow gives each a name that no other has
-            found = self._store.call("list_artifacts", self._run_id, "images")
-            names = (_IMAGE.match(Path(each.path).name) for each in found if self._resumed)
+            images = self._store.call("list_artifacts", self._run_id, "images")
+            names = (_IMAGE.match(Path(each.path).name) for each in images if self._resumed)
             self._images = {(each[1], int(each[2])) for each in names if each is not None}
         key = re.sub(r"[^A-Za-z0-9_./ -]", "_", event["name"])
         there = (key.replace("/", "~"), step)  # its name in that of a file
@@ -221,10 +221,10 @@ class MLflow(Tracker):
                                  timestamp=int(event["time"] * 1000), synchronous=True)  # fmt: skip
             self._images.add(there)
 
-    def _steps(self, key: str) -> Steps:
+    def _steps(self, key: str) -> StepSet:
         """Return the steps at which MLflow has a point of ``key``."""
         if key not in self._known:
-            known = self._known[key] = Steps()
+            known = self._known[key] = StepSet()
             if self._resumed:
                 history = self._store.call("get_metric_history", self._run_id, allowed(key))
                 for point in history:
@@ -260,11 +260,11 @@ class MLflow(Tracker):
             ended: when the run did, seconds since the epoch.
         """
         rundir, call = self._run.rundir, self._store.call
-        for name, value in facts.outcome(self._run, status).items():
+        for name, value in facts.outcome_tags(self._run, status).items():
             call("set_tag", self._run_id, name, value)
         if self._present is None:
             self._describe({})  # it failed before training began
-        for path, place in facts.files(rundir, status):
+        for path, place in facts.run_files(rundir, status):
             call("log_artifact", self._run_id, str(path), place or None)
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
@@ -284,7 +284,7 @@ class MLflow(Tracker):
     def _evaluations(self, rundir: RunDir) -> None:
         """Add the tables and pictures of evaluations that are not there yet."""
         there: dict[str, set[str]] = {}
-        for path, place in facts.evaluated(rundir):
+        for path, place in facts.evaluation_files(rundir):
             if self._resumed and place not in there:
                 listed = self._store.call("list_artifacts", self._run_id, place)
                 there[place] = {Path(each.path).name for each in listed}
