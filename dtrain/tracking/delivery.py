@@ -301,28 +301,25 @@ def ship_folder(tracker: Tracker, config: Config, rundir: RunDir) -> str | None:
         DamagedFile: another file of it cannot be used.
     """
     run, (started, status, ended) = _run_and_end(config, rundir)
-    follower, parts, failed = Follower(rundir.journal), list(tracker.parts), list[Exception]()
-
-    def each(action: Callable[[Tracker], None]) -> None:
-        for part in [*parts]:
-            try:
-                action(part)
-            except Exception as error:  # whatever a server, a driver or a proxy may raise
-                if len(tracker.parts) > 1:
-                    error.add_note(part.label)
-                parts.remove(part)
-                failed.append(error)
-
-    each(lambda part: part.open(run, started))
-    events = follower.events()
-    while some := list(itertools.islice(events, EVENTS)):  # of a long run not all are in memory
-        each(lambda part, some=some: part.write(some))  # type: ignore[misc] # the events of now
-    points = list(evaluations.as_points(evaluations.read(rundir)))
-    each(lambda part: part.write(points))
-    each(lambda part: part.close(status, ended))
+    points, notice = list(evaluations.as_points(evaluations.read(rundir))), None
+    failed: list[Exception] = []
+    for part in tracker.parts:
+        follower = Follower(rundir.journal)
+        events = follower.events()
+        try:
+            part.open(run, started)
+            while some := list(itertools.islice(events, EVENTS)):  # not all of a long run at once
+                part.write(some)
+            part.write(points)
+            part.close(status, ended)
+        except Exception as error:  # whatever a server, a driver or a proxy may raise
+            if len(tracker.parts) > 1:
+                error.add_note(part.label)
+            failed.append(error)
+        notice = follower.notice()
     if failed:
         raise failed[0]
-    return follower.notice()
+    return notice
 
 
 def ship_added(tracker: Tracker, config: Config, rundir: RunDir) -> None:
