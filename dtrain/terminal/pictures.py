@@ -8,21 +8,21 @@ from __future__ import annotations
 import io
 import logging
 import math
-import warnings
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image, ImageDraw, ImageFont
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of fonts
-#: Least and most pixels along a side of an image; between images; below one, for its caption.
+#: Least pixels along the longer side of an image; between images; below one, for its caption.
 _LEAST, _GAP, _CAPTION = 96, 8, 18
-#: Pixels of a figure's inch, and of a character of a caption.
-_DPI, _CHARACTER = 100, 6
-_STYLE: dict[Any, Any] = {"text.parse_math": False, "font.size": 7.5}  # a dollar is a dollar
+#: Pixels of a caption's letters, and of one of them along the line.
+_LETTERS, _CHARACTER = 11, 6
+_FONT = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
 
 
 def sheet(images: np.ndarray, captions: Sequence[str], changed: np.ndarray | None = None) -> bytes:
@@ -37,32 +37,26 @@ def sheet(images: np.ndarray, captions: Sequence[str], changed: np.ndarray | Non
         The contents of a PNG file.
     """
     scale = max(1, -(-_LEAST // max(images.shape[1:3])))
-    across = math.ceil(math.sqrt(len(images)))
-    down = -(-len(images) // across)
     height, width = (size * scale for size in images.shape[1:3])
-    parts = [images] if changed is None else [images, changed]
+    across = math.ceil(math.sqrt(len(images)))
     row, column = height + _CAPTION + _GAP, width + _GAP
-    board = across * column + _GAP  # of those that are drawn together
+    parts = [("", images)] if changed is None else [("as they are", images), ("augmented", changed)]
     title = 0 if changed is None else _CAPTION
-    canvas = np.full((down * row + title, len(parts) * board, 3), 255, np.uint8)
-    for part, drawn in enumerate(parts):
-        for index, image in enumerate(drawn):
-            top = title + index // across * row
+    board = across * column + _GAP  # of those that are drawn together
+    size = len(parts) * board, -(-len(images) // across) * row + title
+    whole = Image.new("RGB", size, "white")
+    pen, font = ImageDraw.Draw(whole), ImageFont.truetype(str(_FONT), _LETTERS)
+    for part, (name, drawn) in enumerate(parts):
+        pen.text((part * board + _GAP, 2), name, "black", font)
+        for index, (image, caption) in enumerate(zip(drawn, captions, strict=True)):
             left = part * board + _GAP + index % across * column
-            large = image.repeat(scale, axis=0).repeat(scale, axis=1)
-            canvas[top : top + height, left : left + width] = large
-    texts = [
-        (
-            _GAP + index % across * column,
-            title + index // across * row + height + 2,
-            _cut(text, width),
-        )
-        for index, text in enumerate(captions)
-    ]
-    texts += [(part * board + x, y, text) for part in range(1, len(parts)) for x, y, text in texts]
-    if changed is not None:
-        texts += [(_GAP, 2, "as they are"), (board + _GAP, 2, "augmented")]
-    return _draw_sheet(canvas, texts)
+            top = title + index // across * row
+            picture = Image.fromarray(np.broadcast_to(image, (*image.shape[:2], 3)))
+            whole.paste(picture.resize((width, height), Image.Resampling.NEAREST), (left, top))
+            pen.text((left, top + height + 2), _cut(caption, width), "black", font)
+    file = io.BytesIO()
+    whole.save(file, "png")
+    return file.getvalue()
 
 
 def _cut(text: str, width: int) -> str:
@@ -71,26 +65,9 @@ def _cut(text: str, width: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _draw_sheet(canvas: np.ndarray, texts: Sequence[tuple[int, int, str]]) -> bytes:
-    with warnings.catch_warnings(), matplotlib.rc_context():
-        warnings.simplefilter("ignore")  # of a letter that its font has not
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        height, width = canvas.shape[:2]
-        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
-        FigureCanvasAgg(figure)
-        figure.figimage(canvas)
-        for x, y, text in texts:
-            figure.text(x / width, 1 - y / height, text, va="top")
-        file = io.BytesIO()
-        figure.savefig(file, format="png", metadata={"Software": None})
-    return file.getvalue()
-
-
 #: Classes of which each cell has its number.
 _NUMBERED = 20
 _CHARACTERS = 30  # of the name of a class
-_MATRIX_STYLE: dict[Any, Any] = {"text.parse_math": False}  # a dollar is a dollar
 
 
 def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str], title: str) -> bytes:
@@ -104,10 +81,9 @@ def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str], ti
     Returns:
         A PNG file. Colours are shares of a row.
     """
-    with matplotlib.rc_context(_MATRIX_STYLE):
-        return _draw_matrix(
-            np.asarray(counts, np.float64), [n[:_CHARACTERS] for n in classes], title
-        )
+    names = [name[:_CHARACTERS] for name in classes]
+    with matplotlib.rc_context({"text.parse_math": False}):  # a dollar is a dollar
+        return _draw_matrix(np.asarray(counts, np.float64), names, title)
 
 
 def _draw_matrix(table: np.ndarray, names: list[str], title: str) -> bytes:
