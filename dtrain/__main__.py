@@ -62,9 +62,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         about = next((argument for argument in arguments if argument in commands.names()), None)
         if about is not None:
             return _command(about)(["--help"])
-        from dtrain.cli import overview
+        from dtrain.cli import registry
 
-        return overview.main(arguments)
+        return registry.answer_help(arguments)
     if any(argument.startswith("query=") for argument in arguments):  # a shell asks, at <TAB>
         from dtrain.cli import registry
 

@@ -22,7 +22,7 @@ from unittest import mock
 import yaml
 
 from dtrain import errors
-from dtrain.cli import overview
+from dtrain.cli import registry
 from dtrain.config import help as key_help
 from dtrain.config import schema, suggest
 from dtrain.config.fields import typed
@@ -336,7 +336,7 @@ def _sentence(text: str) -> str:
 def _commands() -> list[str]:
     parts = [
         "## Commands\n",
-        f"```text\n{overview.overview().split('groups and their', 1)[0]}```\n",
+        f"```text\n{registry.overview().split('groups and their', 1)[0]}```\n",
     ]
     for name in commands.names():
         parts += [f"### {name}\n", f"```text\n{_usage(name)}\n```\n"]
