@@ -21,9 +21,8 @@ from dtrain import compare
 from dtrain.cli.commands.compare import main
 from dtrain.compare import load as runs
 from dtrain.compare import plots
-from dtrain.compare.comparison import Comparison
+from dtrain.compare.comparison import Comparison, columns, curves_csv, runs_csv, text
 from dtrain.compare.load import Run, of_folders, public
-from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.config.objective import mode_of
 from dtrain.errors import UsageError
 from dtrain.files.reading import csv_rows

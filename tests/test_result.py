@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.compare.table import text
+from dtrain.compare.comparison import text
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json

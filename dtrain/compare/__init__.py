@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dtrain.compare.comparison import Comparison, compare
+from dtrain.compare.comparison import Comparison, compare, curves_csv, runs_csv, text
 from dtrain.compare.load import of_folders
-from dtrain.compare.table import curves_csv, runs_csv, text
 from dtrain.host import packages
 
 __all__ = ["write", "write_all"]

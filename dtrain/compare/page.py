@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from dtrain.compare import plots, table
+from dtrain.compare import comparison, plots
 from dtrain.compare.comparison import Comparison
 from dtrain.errors import DamagedFile, refuse
 from dtrain.files import reading, writing
@@ -74,7 +74,7 @@ def page(found: Comparison) -> str:
         f"<h1>{escape(title)}</h1>",
         *_sweep(found),
         *_table(found, colours),
-        _list(table.remarks(found)),
+        _list(comparison.remarks(found)),
         *_legend(found, colours),
     ]
     for section in plots.sections(found):
@@ -92,7 +92,7 @@ def _sweep(found: Comparison) -> list[str]:
 
 
 def _table(found: Comparison, colours: Sequence[str]) -> list[str]:
-    columns = table.columns(found)
+    columns = comparison.columns(found)
     kinds = [' class="n"' if column.format else "" for column in columns]
     heads = (f"<th{k}>{escape(c.head)}</th>" for k, c in zip(kinds, columns, strict=True))
     lines = ['<div class="table"><table><thead><tr>', *heads, "</tr></thead><tbody>"]
