@@ -22,7 +22,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dtrain
 from dtrain.__main__ import main
-from dtrain.api import arrays, command, keywords, local_model, training
+from dtrain.api import command, keywords, local_model, objects, training
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust
 from dtrain.compare import bits
@@ -264,13 +264,13 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     folder = tmp_path / python_path.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
-    found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    found = objects.array_overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
     assert "dataset.validation_target=validation_y" in found
     assert "dataset.weight=null" in found
     [path] = folder.iterdir()
     assert {"x.image", "x.more.1", "y", "validation_x.image"} <= set(np.load(path))
-    again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    again = objects.array_overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
     assert public({"model": f"given_{'0a' * 16}.wide"}) == {"model": "given_0a0a0a0a.wide"}

@@ -2,7 +2,7 @@
 
 ``calls``        the functions
 ``keywords``     their short words for keys, and values as overrides
-``objects``      functions and classes that a caller gives, ``pickler`` by value; ``arrays``
+``objects``      functions, classes and arrays that a caller gives; ``pickler`` pickles
 ``command``      one command in a process of its own; ``child`` is where that begins
 ``training``     begins and resumes runs and sweeps
 ``run``          what a run, a sweep or a comparison has left

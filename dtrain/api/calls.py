@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import arrays, command, keywords, training
+from dtrain.api import command, keywords, objects, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
@@ -250,7 +250,7 @@ def _derived(
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        words, label = arrays.evaluation_overrides(run.path / FOLDER, data)
+        words, label = objects.evaluation_overrides(run.path / FOLDER, data)
         own = [*words, *own]
         if options.get("prefix", "") is None:
             options = {**options, "prefix": label}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import arrays, command, keywords
+from dtrain.api import command, keywords, objects
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust, arguments_of
 from dtrain.errors import TrainingError, refuse
@@ -85,7 +85,7 @@ class Call:
             target = self.objects.target(function, "data")
             more = [f"+dataset.{n}={keywords.write_value(v, n)}" for n, v in arguments.items()]
             return ["dataset=custom", f"dataset._target_={target}", *more]
-        return arrays.overrides(self.folder, data, validation)
+        return objects.array_overrides(self.folder, data, validation)
 
     def run(self, arguments: Sequence[str], **options: Any) -> Done:
         """Run the command."""
