@@ -204,18 +204,15 @@ def wait_for_first(followed: Followed, also: Callable[[], None] = lambda: None) 
     Raises:
         UsageError: it has ended without one.
     """
-    activity = Activity()
-    activity.begin("waiting for the first checkpoint")
+    with Activity() as activity:
+        activity.begin("waiting for the first checkpoint")
 
-    def wait() -> None:
-        activity.continues()
-        also()
-        time.sleep(LOOK)
+        def wait() -> None:
+            activity.continues()
+            also()
+            time.sleep(LOOK)
 
-    try:
         return followed.wait_for_first(wait)
-    finally:
-        activity.end()
 
 
 class DerivedJob(Job):

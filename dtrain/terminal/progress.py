@@ -217,6 +217,12 @@ class Activity:
         self._text: str | None = None
         self._began = 0.0
 
+    def __enter__(self) -> Activity:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def begin(self, text: str) -> None:
         """Show that something is begun.
 

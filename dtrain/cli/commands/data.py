@@ -80,7 +80,7 @@ class Data(app.OneConfiguration):
             "check": given.check,
             "layers": given.layers,
         }
-        try:
+        with activity:
             activity.begin("looking at the data")
             cluster = plan(config, None, here).cluster
             check_framework(cluster)
@@ -91,8 +91,6 @@ class Data(app.OneConfiguration):
             ask("data", to_plain(config), cluster, asked, self._hear, activity.continues)
             if self._pictures is not None:
                 self._draw(Path(str(given.images)), self._pictures)
-        finally:
-            activity.end()
         return errors.OK
 
     def _hear(self, part: tuple[str, Any]) -> None:

@@ -95,13 +95,10 @@ class Promote(OfModel):
         weights, condition = self.weights, conditions.parse(self._condition)
         path = checkpoint.only(rundir.checkpoints, word, config.objective_mode)
         conditions.check_metrics(condition, _measure(rundir, path, weights))
-        activity = Activity()
-        try:
+        with Activity() as activity:
             model = exporting.export_to_log(
                 config, rundir, word, weights, [name], activity.begin, activity.continues
             )
-        finally:
-            activity.end()
         print(f"model: {printable(short(rundir.path / model['path']))}", flush=True)
         promotion: Promotion = {
             "digest": model["digest"], "weights": weights, "name": name,

@@ -164,11 +164,8 @@ class LateExport(OfModel):
         """Export it, and return the exit code."""
         config = settle(node)
         config.tracking = tree.read(self.rundir.config, hidden=True).tracking
-        activity = Activity()
-        try:
+        with Activity() as activity:
             model = exporting.export_wanted(config, self.rundir, activity.begin, activity.continues)
-        finally:
-            activity.end()
         print(f"model: {printable(short(self.rundir.path / model['path']))}", file=sys.stderr)
         return errors.OK
 
