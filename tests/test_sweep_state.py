@@ -63,6 +63,19 @@ def test_the_file_is_whole_after_each_change(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "sweep.json"]
 
 
+def test_what_an_earlier_command_wrote_holds_until_a_job_trains(tmp_path: Path) -> None:
+    write_json(tmp_path / "sweep.json", {"status": "KILLED"})
+    made = Record(tmp_path, {"objective_mode": "max", "jobs": []}, resumed=True)
+    made.add(0, [], None)
+    made.began(0, tmp_path / "0")
+    made.ended(0, outcome(status="FAILED", exit_code=1))
+    made.undo()
+    assert read_json(tmp_path / "sweep.json") == {"status": "KILLED"}
+    made.trained = True
+    made.began(0, tmp_path / "0-2")
+    assert (read_json(tmp_path / "sweep.json") or {})["jobs"][0]["folder"] == "0-2"
+
+
 @pytest.mark.parametrize(
     ("ends", "refused"),
     [
