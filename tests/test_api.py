@@ -189,6 +189,7 @@ def test_it_has_the_name_of_a_package_that_can_be_called() -> None:
     import dtrain.sweep
 
     assert {"train", "sweep", "compare", "Run"} <= set(dir(dtrain))
+    assert "overrides" in inspect.signature(dtrain.sweep).parameters
     with pytest.raises(UsageError, match="nonsense"):
         dtrain.sweep(nonsense=1)
     with pytest.raises(UsageError, match="runs"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import os
 import re
@@ -77,9 +78,15 @@ def make_callable(name: str) -> None:
         name: ``dtrain.compare`` or ``dtrain.sweep``, which is being imported.
     """
 
+    def function() -> Any:
+        return getattr(importlib.import_module("dtrain.api.calls"), name.rpartition(".")[2])
+
     class Callable(types.ModuleType):
+        @property
+        def __signature__(self) -> Any:
+            return inspect.signature(function())
+
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            calls = importlib.import_module("dtrain.api.calls")
-            return getattr(calls, name.rpartition(".")[2])(*args, **kwargs)
+            return function()(*args, **kwargs)
 
     sys.modules[name].__class__ = Callable
