@@ -381,7 +381,7 @@ def _tracked_run(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Ru
     run.config = public({k: text for k, text in parameters.items() if not k.startswith("_")})
     for metric in tracked.data.metrics:
         history = client.get_metric_history(info.run_id, metric)
-        run.curves[metric] = {point.step: point.value for point in history}
+        run.curves[metric.removeprefix("time/")] = {point.step: point.value for point in history}
     run.replicas = _integer(parameters.get("replicas"))
     result = _result(client, info.run_id)
     if result is not None:

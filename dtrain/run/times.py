@@ -23,6 +23,11 @@ def metric(part: str) -> str:
 TIMES = ("examples_per_second", metric(INPUT), metric(HOST))
 
 
+def shown(name: str) -> str:
+    """Return what trackers and TensorBoard call a metric: times stand in a folder of their own."""
+    return f"time/{name}" if name in TIMES else name
+
+
 def is_of_the_machine(name: str) -> bool:
     """Whether a metric says how fast it went, or what was used, and nothing of the model."""
     return name in TIMES or name.startswith("system/")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import tree
+from dtrain.config import schema, tree
 from dtrain.config.objective import AUTO
+from dtrain.config.overrides import parse
 from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json
 from dtrain.host import git
@@ -44,6 +45,7 @@ def tags(run: TrackedRun) -> dict[str, str]:
     """
     config = run.config
     values = {"strategy": config.strategy.name, "device_kind": run.cluster.device_kind}
+    values |= {name: str(value) for name, value in (config.tracking.get("tags") or {}).items()}
     if config.fork is not None:
         values["forked_from"] = config.fork
         origin = schemas.glance(RunDir(Path(config.fork).parent.parent).tracking, schemas.Shipped)
@@ -116,13 +118,16 @@ def job_name(job: Json, otherwise: str) -> str:
         otherwise: for a job that differs in nothing.
     """
     differs: dict[str, str] = job["differs"]
-    tails = [key.rpartition(".")[2] for key in differs]
-    short = {
-        key: tail if tails.count(tail) == 1 else key
-        for key, tail in zip(differs, tails, strict=True)
-    }
-    parts = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
-    return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
+    return f"{job['number']} {' '.join(_short(differs) or [otherwise])}"[:_NAME_CHARACTERS]
+
+
+def _short(values: dict[str, str]) -> list[str]:
+    """Return ``learning_rate=0.001`` of each, with the whole key where another ends alike."""
+    tails = [key.rpartition(".")[2] for key in values]
+    return [
+        f"{tail if tails.count(tail) == 1 else key}={value}"
+        for (key, value), tail in zip(values.items(), tails, strict=True)
+    ]
 
 
 def job_of(run: TrackedRun) -> Json | None:
@@ -131,8 +136,34 @@ def job_of(run: TrackedRun) -> Json | None:
     return command.get("sweep") if command else None  # type: ignore[return-value] # a mapping
 
 
+#: At most so many parameters; the whole configuration is an artifact, ``config.yaml``.
+MOST = 40
+#: What every run has, whether it was typed or not.
+_ALWAYS = (
+    "backend", "seed", "strategy.name", "hardware.devices", "model._target_", "dataset._target_",
+    "dataset.path", "optimizer._target_", "optimizer.learning_rate", "trainer.epochs",
+    "trainer.batch_size", "trainer.loss",
+)  # fmt: skip
+
+
+def run_name(run: TrackedRun) -> str:
+    """Return a name that tells runs apart: that of the configuration, and what was typed.
+
+    Of a job of a sweep it is :func:`job_name`.
+    """
+    job = job_of(run)
+    if job is not None:
+        return job_name(job, run.config.name)
+    parts = run.config.name.split("_")
+    values = {key: text for key, text in _typed(run).items() if text not in parts}
+    return " ".join([run.config.name, *_short(values)])[:_NAME_CHARACTERS]
+
+
 def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:
-    """Return the parameters of a run, flat; those that distinguish it in its sweep come first.
+    """Return at most :data:`MOST` parameters of a run, flat: what a person chose, or may mean.
+
+    They come in this order: what distinguishes a job in its sweep, what was typed, what every run
+    has, what follows from it, and what a preset has in another way than dtrain's defaults.
 
     Args:
         run: what is recorded.
@@ -141,8 +172,44 @@ def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:
     plain = tree.written(run.config)
     if plain["objective"] == AUTO:  # a parameter keeps its first value: not before it is known
         del plain["objective"], plain["objective_mode"]
-    differing = first((job_of(run) or {}).get("differs", {}))
-    return {**differing, **tree.flatten(plain), **tree.flatten(derived)}
+    whole = tree.flatten(plain)
+    values = first((job_of(run) or {}).get("differs", {})) | _typed(run)
+    values |= {key: whole[key] for key in _ALWAYS if whole.get(key) not in (None, "None")}
+    values |= tree.flatten(derived)
+    for key, value in _chosen(plain).items():
+        values.setdefault(key, value)
+    return dict(list(values.items())[:MOST])
+
+
+def _typed(run: TrackedRun) -> dict[str, str]:
+    """Return what was typed of that which decides what is trained, choices of groups included."""
+    command: Any = schemas.read(run.rundir.command, schemas.Command) or {}
+    whole = tree.flatten(tree.written(run.config))
+    deciding = (*schema.having("data", "numbers", "length"), "strategy", "backend", "hardware",
+                "experiment")  # fmt: skip
+    values: dict[str, str] = {}
+    for each in map(parse, command.get("overrides", ())):
+        if each.sign == "~" or not any(f"{each.key}.".startswith(f"{key}.") for key in deciding):
+            continue
+        leaves = {k: v for k, v in whole.items() if f"{k}.".startswith(f"{each.key}.")}
+        is_group = each.key not in whole and (each.value or "").isidentifier()
+        values |= {each.key: str(each.value)} if is_group else leaves
+    return values
+
+
+def _chosen(plain: Json) -> dict[str, str]:
+    """Return the values of groups that are not the defaults of :mod:`dtrain.config.schema`."""
+    values: dict[str, str] = {}
+    for group in ("model", "optimizer", "trainer", "dataset", *schema.sections()):
+        node = plain.get(group)
+        if not isinstance(node, dict):
+            continue
+        kind = schema.kind_of(group, node) if group in schema.SCHEMAS else schema.sections()[group]
+        usual = {} if kind is None else schema.defaults(kind)
+        own = {name: value for name, value in node.items()
+               if value is not None and value != usual.get(name)}  # fmt: skip
+        values |= tree.flatten(own, group)
+    return values
 
 
 def added_parameters(event: Json) -> Json:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
-from dtrain.run import schemas
+from dtrain.run import schemas, times
 from dtrain.run.folder import RunDir, write_json
 from dtrain.tracking import facts
 from dtrain.tracking.base import TrackedRun, Tracker
@@ -150,7 +150,7 @@ class Sunk(Tracker):
         if not self._opened:
             run = self._run
             job = facts.job_of(run)
-            name = run.config.name if job is None else facts.job_name(job, run.config.name)
+            name = facts.run_name(run)
             group = None if job is None else run.rundir.path.parent.name
             tags = facts.tags(run)
             self._has["id"] = self._closed.open(
@@ -191,7 +191,8 @@ class Sunk(Tracker):
         elif kind == "metrics":
             new = {k: v for k, v in event["metrics"].items() if self._lacks(k, event)}
             if new:
-                self._sink.log(new, event["step"], event["time"])
+                named = {times.shown(name): value for name, value in new.items()}
+                self._sink.log(named, event["step"], event["time"])
             for name in new:
                 self._take(name, event)
         elif kind == "data":

@@ -120,6 +120,10 @@ class Tracking(f.Group, scope="record"):
     """Address of the place where the tracker records runs."""
     experiment: Annotated[str, f.line(250)] = "dtrain"
     """Experiment that the run belongs to."""
+    tags: Annotated[dict[f.Line, str | int | float | bool], f.items(1, 100)] | None = None
+    """Tags of the run, such as {team: vision}; null: none of your own."""
+    note: Annotated[str, f.line(5000)] | None = None
+    """What is to be known of the run: its description."""
     histograms: bool = False
     """TensorBoard: the distribution of every weight, each epoch."""
     profile_steps: Trace | None = None

@@ -24,7 +24,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from dtrain.files import writing
 from dtrain.files.fields import Json
-from dtrain.run import evaluations
+from dtrain.run import evaluations, times
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.task.aliases import Foreign
@@ -180,7 +180,7 @@ def write_evaluations(folder: Path, events: Iterable[Json]) -> None:
 
 def _point(writer: EventFileWriter, step: int, metrics: dict[str, float]) -> None:
     """Write what is known of one step, as one event."""
-    values = [scalar_pb(name, value).value[0] for name, value in metrics.items()]
+    values = [scalar_pb(times.shown(name), value).value[0] for name, value in metrics.items()]
     _write(writer, step, Summary(value=values))
 
 

@@ -25,7 +25,7 @@ from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
 from dtrain.host import pyproject
-from dtrain.run import schemas
+from dtrain.run import schemas, times
 from dtrain.run.exports import FORMATS
 from dtrain.run.folder import write_json
 from dtrain.tracking.delivery import reason
@@ -254,7 +254,7 @@ class Store:
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
         """Write up to :data:`BATCH` points: key, value, milliseconds since the epoch, step."""
         metric = import_mlflow().entities.Metric
-        metrics = [metric(allowed(key), *point) for key, *point in points]
+        metrics = [metric(allowed(times.shown(key)), *point) for key, *point in points]
         self.call("log_batch", run_id, metrics=metrics)
 
     def inputs(self, run_id: str, *inputs: Any) -> None:

@@ -16,6 +16,7 @@ from dtrain.files.fields import Json, Values
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
+from dtrain.run.times import shown
 from dtrain.tracking import facts
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
 from dtrain.tracking.facts import LATER
@@ -152,9 +153,8 @@ class MLflow(Tracker):
         self._run = run
         job = facts.job_of(run)
         self._store = store = Store(self._config)
-        name, more = run.config.name, {}
+        name, more = facts.run_name(run), {}
         if job is not None:
-            name = facts.job_name(job, name)
             above = parent(store, self._config, run.rundir.path.parent, started)
             more = job_tags(job, above)
 
@@ -162,7 +162,8 @@ class MLflow(Tracker):
             origin = {"mlflow.source.name": "dtrain", "run_dir": str(run.rundir.path)}
             tags = facts.tags(run)
             commit = {"mlflow.source.git.commit": c} if (c := tags.get("git_commit")) else {}
-            return {**origin, **more, **tags, **commit}
+            note = {"mlflow.note.content": n} if (n := self._config.tracking.get("note")) else {}
+            return {**origin, **more, **tags, **commit, **note}
 
         self._run_id, self._resumed = store.run(run.rundir.tracking, name, started, described)
 
@@ -226,7 +227,7 @@ class MLflow(Tracker):
         if key not in self._known:
             known = self._known[key] = StepSet()
             if self._resumed:
-                history = self._store.call("get_metric_history", self._run_id, allowed(key))
+                history = self._store.call("get_metric_history", self._run_id, allowed(shown(key)))
                 for point in history:
                     known.add(point.step)
         return self._known[key]
@@ -266,6 +267,13 @@ class MLflow(Tracker):
             self._describe({})  # it failed before training began
         for path, place in facts.run_files(rundir, status):
             call("log_artifact", self._run_id, str(path), place or None)
+        result: Any = schemas.read(rundir.result, schemas.Result) or {}
+        # Of the last epoch, as the command says them; those of a step are of its interval.
+        last = [(name, value, int(ended * 1000), int(result.get("step") or 0))
+                for name, value in (result.get("metrics") or {}).items()
+                if isinstance(value, int | float)]  # fmt: skip
+        if last:
+            self._store.points(self._run_id, last[:BATCH])
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
         self._models().ship()
