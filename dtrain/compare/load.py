@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -378,12 +378,16 @@ def _tracked_run(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Ru
     # What distinguishes a job from the others of its sweep is there twice, so that it comes first.
     differs = {key[1:]: text for key, text in parameters.items() if key.startswith("_")}
     run.differs = public(differs) if of_one_sweep else {}
-    run.config = public({k: text for k, text in parameters.items() if not k.startswith("_")})
+    # Parameters are what was chosen; the whole is an artifact of a run that has ended.
+    whole = public(_artifact(client, info.run_id, "config.yaml", reading.read_plain) or {})
+    chosen = public({k: text for k, text in parameters.items() if not k.startswith("_")})
+    choices = {key for key in chosen if any(name.startswith(f"{key}.") for name in whole)}
+    run.config = whole | {k: text for k, text in chosen.items() if k not in choices}
     for metric in tracked.data.metrics:
         history = client.get_metric_history(info.run_id, metric)
         run.curves[metric.removeprefix("time/")] = {point.step: point.value for point in history}
     run.replicas = _integer(parameters.get("replicas"))
-    result = _result(client, info.run_id)
+    result = _artifact(client, info.run_id, "result.json", _read_result)
     if result is not None:
         set_result(run, result)
     else:  # it is not over, or its artifacts are out of reach: what is left is less
@@ -393,12 +397,16 @@ def _tracked_run(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Ru
     return run
 
 
-def _result(client: Any, run_id: str) -> Json | None:
-    """Return the contents of the artifact ``result.json``; None where it cannot be had."""
+def _read_result(path: Path) -> Json | None:
+    result: Any = schemas.read(path, schemas.Result)
+    return result
+
+
+def _artifact(client: Any, run_id: str, name: str, read_file: Callable[[Path], Any]) -> Json | None:
+    """Return the contents of an artifact; None where it cannot be had."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            path = client.download_artifacts(run_id, "result.json", folder)
-            result: Any = schemas.read(Path(path), schemas.Result)
+            contents: Json | None = read_file(Path(client.download_artifacts(run_id, name, folder)))
         except Exception:  # whatever a store, a server or a proxy may raise
             return None
-    return result
+    return contents
