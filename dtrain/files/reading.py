@@ -24,8 +24,9 @@ import yaml
 from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json
 
-#: Bytes of the largest JSON file and of the largest YAML file that are read.
-JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
+#: Bytes of the largest JSON file and of the largest YAML file that are read: a configuration may
+#: list some 30,000 files.
+JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 22
 #: How deep a YAML file may be nested: libyaml recurses.
 DEPTH = 64
 #: Most values that a YAML file stands for.

@@ -17,7 +17,7 @@ from tests.test_schema import node
 #: Contents of a preset that no line of ``mistakes.txt`` can have.
 PRESETS = {
     "a: " + "[" * 5000 + "]" * 5000: "error: ",
-    "a: " + "x" * 2**21: "is longer than 262,144 bytes",
+    "a: " + "x" * 2**22: "is longer than 4,194,304 bytes",
     "a: \udcff": "'utf-8' codec",
 }
 
