@@ -10,9 +10,6 @@ import queue
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +22,21 @@ from dtrain import errors
 from dtrain.cli.commands import predict
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.launchers.agents import facts, mirror, stream
+from dtrain.launchers import facts
 from dtrain.launchers.agents import host as hosts
+from dtrain.launchers.agents import launcher as launchers
+from dtrain.launchers.agents import mirror, stream
 from dtrain.launchers.agents.host import Host, Inbox, Lost
 from dtrain.launchers.agents.stream import Stream, packed
+from dtrain.launchers.rendezvous import messages
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
 from tests.conftest import QUICK, need
 from tests.integration.test_failures import processes, until
-from tests.test_launchers import SETTINGS, broken, busy, cluster, endless, heard, several
+from tests.sampled import sampled
+from tests.test_launchers import SETTINGS, broken, cluster, endless, heard, several
 
 __all__ = ["cluster", "several"]
 
@@ -310,87 +311,6 @@ def test_one_task_is_ended_and_started_again(
     assert together.exit_codes() == {}
 
 
-@pytest.mark.faults
-def test_a_stopped_task_is_frozen(tmp_path: Path, cluster: Cluster, together: Together) -> None:
-    together.start(busy(tmp_path, cluster), placed(together, cluster))
-    heard(together, ("chief-0", "started"))
-    pid = processes(tmp_path)["chief-0"]
-    os.kill(pid, signal.SIGSTOP)
-
-    def frozen() -> bool:
-        together.poll(0.05)
-        return together.frozen() == {"chief-0"}
-
-    until(frozen, lambda: "is not frozen", 20)
-    os.kill(pid, signal.SIGCONT)
-    until(lambda: not frozen(), lambda: "is frozen", 20)
-
-
-def test_a_killed_agent_takes_its_tasks_with_it(tmp_path: Path, several: Cluster) -> None:
-    launcher = Together((1, 1, 1), **SETTINGS)
-    launcher.start(endless(tmp_path, several), placed(launcher, several))
-    heard(launcher, *[(task.name, "started") for task in several.tasks])
-    os.kill(launcher._hosts[2].facts["pid"], signal.SIGKILL)
-    heard(launcher, ("ps-0", "lost"))
-    assert launcher.losses["ps-0"] == "is lost with its host h2: python ended with exit code 137"
-    until(lambda: "ps-0" not in processes(tmp_path), lambda: processes(tmp_path), 10)
-    assert set(processes(tmp_path)) == {"chief-0", "worker-0"}
-    launcher.kill()
-    assert processes(tmp_path) == {} and agents(tmp_path) == []
-
-
-@pytest.mark.faults
-def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluster) -> None:
-    launcher = Together((1,), **SETTINGS, peer_timeout=5.0)
-    launcher.start(endless(tmp_path, cluster), placed(launcher, cluster))
-    heard(launcher, ("chief-0", "started"))
-    os.kill(launcher._hosts[0].facts["pid"], signal.SIGSTOP)
-    heard(launcher, ("chief-0", "lost"))
-    assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.losses["chief-0"]
-    assert launcher.silent() == ["chief-0 (host h0)"]
-    launcher.kill()
-    until(lambda: not processes(tmp_path), lambda: processes(tmp_path), 10)
-
-
-LAUNCH = """
-import sys
-sys.argv[:1] = ["-m"]
-from dtrain.run.cluster import Cluster
-from dtrain.run.folder import RunDir, read_json
-from tests.agents import Together
-settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
-launcher = Together((1, 1, 1), **settings)
-rundir = RunDir(sys.argv[1])
-cluster = Cluster.from_json(read_json(rundir.cluster))
-launcher.start(rundir, launcher.check(cluster, {"strategy.name": "ps"}))
-news = set()
-while len(news) < 3:
-    news |= {name for name, event in launcher.poll(0.05) if event == "started"}
-print("started", flush=True)
-while True:
-    launcher.poll(1)
-"""
-
-
-def test_a_killed_launcher_leaves_nothing(tmp_path: Path, several: Cluster) -> None:
-    rundir = endless(tmp_path, several)
-    path = str(Path(__file__).parent.parent)
-    process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, str(rundir.path)], stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"started\n"
-        assert len(processes(tmp_path)) == 3
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    until(lambda: not agents(tmp_path), lambda: agents(tmp_path), 10)
-    assert processes(tmp_path) == {}
-
-
 def test_no_agent_comes(tmp_path: Path) -> None:
     inbox = Inbox(5.0)
     from dtrain.launchers.agents import Command
@@ -407,15 +327,34 @@ def test_no_agent_comes(tmp_path: Path) -> None:
     host.close(0)
 
 
-def test_all_hosts_are_left_at_once(together: Together, monkeypatch: pytest.MonkeyPatch) -> None:
-    meeting = threading.Barrier(5)
-    monkeypatch.setattr(Host, "close", lambda host, seconds: meeting.wait(60))
-    together._hosts = [
-        Host(cast(Any, SimpleNamespace(host=f"h{n}")), 1, queue.SimpleQueue()) for n in range(5)
-    ]
-    monkeypatch.setattr(together._inbox, "gather", lambda *_: None)
-    together.kill()
-    assert meeting.n_waiting == 0 and not meeting.broken
+@pytest.mark.parametrize(
+    ("number", "hung", "last"), sampled([(3, 1, 1.0), (30, 5, 10.0)], (3, 1, 1.0))
+)
+def test_all_hosts_are_left_at_once(
+    number: int, hung: int, last: float, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Ctrl-C waits once for all that do not answer, and for nobody else."""
+    monkeypatch.setattr(launchers, "LAST", last)
+    launcher = Together((1,) * number, **{**SETTINGS, "start_timeout": 300})
+    hosts = launcher.connect()
+    for host in hosts[:hung]:
+        os.kill(host.facts["pid"], signal.SIGSTOP)
+    began = time.monotonic()
+    launcher.kill()
+    with capsys.disabled():
+        print(f"\n{number} hosts of which {hung} hang: {time.monotonic() - began:.1f} s")
+    names = ", ".join(host.name for host in hosts[:hung])
+    said = f"no answer within {last:g} s, the connection is closed: {names}"
+    assert capsys.readouterr().err == f"dtrain: {said}\n"
+    until(lambda: not agents(tmp_path), lambda: agents(tmp_path), 20)
+
+
+def test_a_message_that_is_too_long_is_not_sent() -> None:
+    for make, kind in ((stream.packed, "start"), (messages.make, "hello")):
+        facts = {"task": "a", "dtrain": "1", "address": "", "facts": {"a": "x" * (1 << 22)}}
+        with pytest.raises(TrainingError, match=f"'{kind}' to another host has 4,194,"):
+            make(kind, **facts)
 
 
 def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:

@@ -30,7 +30,7 @@ from dtrain.compare.load import public
 from dtrain.config import private, trust
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import answer, pickles, python_path
-from dtrain.launchers.agents import facts
+from dtrain.launchers import facts
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 

@@ -25,6 +25,7 @@ from dtrain.launchers.platforms.tf_config import TFConfig
 from dtrain.launchers.rendezvous import messages
 from dtrain.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests import warm
 from tests.integration.test_failures import processes, until
@@ -477,44 +478,35 @@ class Others:
 GONE, LOST = {"kind": "gone"}, {"kind": "lost"}
 
 
-def left(code: int, words: str = "", number: int = 0) -> dict[str, Any]:
-    return {"kind": "left", "code": code, "lines": words, "signal": number}
-
-
-def test_whether_slurm_starts_a_job_again_is_not_read_from_a_log(env: Env, tmp_path: Path) -> None:
-    env._rundir, env._cluster = RunDir(tmp_path), Cluster(SERVED, "cpu", 2, {})
-    words = "ValueError: my subprocess was ended by SIGTERM"
-    for message, died in ((left(1, words), False), (left(1, words, 9), True), (GONE, True)):
-        env.losses, env._failed = {}, set()
-        env._host = Others(("ps-0", message))  # type: ignore[assignment]
-        assert env.poll(0) == [("ps-0", "lost")]
-        assert env.died("ps-0") == died
+def left(code: int, reason: str = "", kind: str = "failed") -> dict[str, Any]:
+    return {"kind": "left", "code": code, "failed": kind, "reason": reason, "place": ""}
 
 
 @pytest.mark.parametrize(
-    ("message", "how"),
+    ("message", "failure"),
     [
         (left(0), None),
         (left(75), None),
-        (left(1, "no memory"), "ended with exit code 1: no memory"),
-        (left(3), "ended with exit code 3"),
-        (GONE, "is gone: its command has ended"),
-        (LOST, "is lost: nothing came from it for 45 s, nor from worker-0 (launcher.peer_timeout)"),
-        (
-            {"kind": "late"},
-            "is hardly reached: the job stood still for most of 45 s (launcher.peer_timeout)",
-        ),
+        (left(1, "no memory"), Failure("failed", "ps-0", "no memory")),
+        (left(3), Failure("failed", "ps-0", "ended with exit code 3")),
+        (left(1, "x", "died"), Failure("died", "ps-0", "x")),
+        (GONE, Failure("lost", "ps-0", "is lost: its command has ended, or the connection was "
+                       "closed")),
+        (LOST, Failure("lost", "ps-0", "is lost: nothing came from it for 45 s, nor from worker-0 "
+                       "(launcher.peer_timeout)")),
+        ({"kind": "late"}, Failure("lost", "ps-0", "is hardly reached: the job stood still for "
+                                   "most of 45 s (launcher.peer_timeout)")),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_task_of_another_host_is_lost(
-    message: dict[str, Any], how: str | None, env: Env, several: Cluster, tmp_path: Path
+    message: dict[str, Any], failure: Failure | None, env: Env, several: Cluster, tmp_path: Path
 ) -> None:
     env._cluster, env._rundir = several, RunDir(tmp_path)
     write_json(env._rundir.progress, {"step": 12})
     env._host = Others(("ps-0", message), ("ps-0", GONE), mute=("worker-0",))  # type: ignore[assignment]
-    assert env.poll(0) == ([("ps-0", "lost")] if how else [])
-    assert not how or env.losses["ps-0"] == how
+    assert env.poll(0) == ([("ps-0", "lost")] if failure else [])
+    assert env.losses.get("ps-0") == failure
     assert env.silent() == ["worker-0"]
     assert env._host.step == 12  # type: ignore[union-attr]
 
@@ -528,8 +520,8 @@ def test_workers_that_the_job_does_without(
     others = Others(("worker-0", GONE))
     env._host = others  # type: ignore[assignment]
     assert env.poll(0) == []
-    said = "dtrain: worker-0 is gone: its command has ended: the others continue without it\n"
-    assert capsys.readouterr().err == said
+    said = "its command has ended, or the connection was closed; the others continue without it\n"
+    assert capsys.readouterr().err == f"dtrain: worker-0: is lost: {said}"
     others.news = [("worker-1", left(1)), ("worker-1", GONE)]
     assert env.poll(0) == []
     others.news = [("worker-2", left(1, "x"))]

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from dtrain.errors import CheckpointError, DamagedFile, DtrainError, UsageError
-from dtrain.launchers.agents import facts, mirror
+from dtrain.launchers import facts
+from dtrain.launchers.agents import mirror
 from dtrain.run import checkpoint, journal
 from dtrain.run.checkpoint.writer import Writer
 from dtrain.run.folder import RunDir, write_json

@@ -21,6 +21,7 @@ from dtrain.job.run import JobSpec
 from dtrain.launchers.rendezvous.sides import Place
 from dtrain.run import outcome
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests.test_schema import composed
 
@@ -132,8 +133,7 @@ class Peer:
         self.code: int | None = None
         self.asked = 0
         self.closed = False
-        self.left: tuple[int, str] | None = None
-        self.signal = 0
+        self.left: tuple[int, Failure | None] | None = None
         self.reason: str | None = None
         self.chief_silent = False
         self.address = CLUSTER.chief.address
@@ -153,9 +153,9 @@ class Peer:
     def silent(self, seconds: float) -> bool:
         return self.chief_silent
 
-    def close(self, code: int | None = None, words: str = "", signal: int = 0) -> None:
+    def close(self, code: int | None = None, failure: Failure | None = None) -> None:
         if code is not None and not self.closed:
-            self.left, self.signal = (code, words), signal
+            self.left = (code, failure)
         self.closed = True
 
 
@@ -172,10 +172,9 @@ class Story:
         self.now = 1000.0
         self.last_lines = "my last lines\n"
         self._words: list[str] = []
-        self.stopped: set[str] = set()
 
     def frozen(self) -> set[str]:
-        return self.stopped
+        return set()
 
     def own(self, cluster: Cluster) -> Task:
         return cluster.task(self.name)
@@ -267,7 +266,8 @@ def test_a_task_that_trains_has_its_own_code(
         f"worker-0: started; its log is mine/{CHIEFS}/logs/worker-0.log",
     ]
     assert ("worker-0: my last lines" in lines) == (code == errors.FAILED)
-    assert told.peer_.left == (code, "my last lines" if code == errors.FAILED else "")
+    failed = Failure("failed", "worker-0", "my last lines") if code == errors.FAILED else None
+    assert told.peer_.left == (code, failed)
     assert lines[-1] == f"worker-0: ended with exit code {code}"
 
 
@@ -289,17 +289,6 @@ def test_a_job_that_fails_elsewhere(
     assert run(told, tmp_path) == errors.FAILED
     said = "ps-0: the job has failed, and the chief at a.example:1 says why"
     assert said in capsys.readouterr().err.splitlines()
-
-
-@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
-def test_a_task_that_dies(
-    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = story(name)
-    told.looks = [told.end_with(-11)]
-    assert run(told, tmp_path) == errors.FAILED
-    assert f"{name}: ended by SIGSEGV: my last lines" in capsys.readouterr().err
-    assert told.peer_.signal == 11
 
 
 def test_a_chief_that_is_silent(
@@ -327,34 +316,6 @@ def test_a_chief_that_answers_too_late(
     assert wanted in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
-def test_a_chief_that_is_lost(
-    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = story(name)
-    told.peer_.reason = "nothing came from the chief"
-    told.looks = [told.chief_ends(errors.FAILED)]
-    assert run(told, tmp_path) == errors.FAILED
-    assert told.now - 1000 < 6
-    assert f"{name}: nothing came from the chief\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["ps-0", "worker-0"])
-def test_a_task_that_is_stopped(
-    name: str, story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = story(name)
-    told.looks = [
-        lambda: told.stopped.add(name),
-        told.stopped.clear,
-        lambda: told.stopped.add(name),
-    ]
-    assert run(told, tmp_path) == errors.FAILED
-    assert round(told.now - 1000) == 6
-    assert told.peer_.left == (errors.FAILED, "was stopped (SIGSTOP) for 5 s")
-    assert f"{name}: was stopped (SIGSTOP) for 5 s" in capsys.readouterr().err
-
-
 def test_a_task_that_lingers_after_the_chief(story: Any, tmp_path: Path) -> None:
     told = story("worker-0")
     told.looks = [told.word("training"), told.chief_ends(errors.OK)]
@@ -377,16 +338,6 @@ def test_a_task_that_ends_after_the_chief(story: Any, tmp_path: Path) -> None:
         told.end_with(errors.INTERRUPTED),
     ]  # fmt: skip
     assert run(told, tmp_path) == errors.INTERRUPTED
-
-
-def test_a_request_to_stop(story: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = story("worker-0")
-    told.looks = [ctrl_c, *[lambda: None] * 10, told.end_with(errors.INTERRUPTED)]
-    assert run(told, tmp_path) == errors.INTERRUPTED
-    assert told.peer_.asked == 1
-    assert told.asked == ["start", "stop", "kill"]
-    said = "worker-0: asked to stop: the chief saves a checkpoint"
-    assert capsys.readouterr().err.count(said) == 1
 
 
 @pytest.mark.parametrize("at_a_terminal", [False, True])

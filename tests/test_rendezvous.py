@@ -18,6 +18,7 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.launchers.rendezvous import keepalive, messages, sides
 from dtrain.launchers.rendezvous.messages import Message, Seal
 from dtrain.launchers.rendezvous.sides import Host, Peer, Place
+from dtrain.run.failure import Failure
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
 LONG = 60.0  # longer than any of these tests can last
@@ -234,8 +235,8 @@ def test_a_job_from_beginning_to_end(meeting: Meeting) -> None:
     meeting.peers.pop("worker-2").close()
     assert news(host) == [("worker-2", {"kind": "gone"})]
     assert host.messages() == []
-    left = {"kind": "left", "code": 1, "lines": "no memory", "signal": 0}
-    meeting.peers.pop("worker-5").close(1, "no memory")
+    left = {"kind": "left", "code": 1, "failed": "died", "reason": "no memory", "place": ""}
+    meeting.peers.pop("worker-5").close(1, Failure("died", reason="no memory"))
     assert both(host) == [("worker-5", left), ("worker-5", {"kind": "gone"})]
     meeting.peers["worker-3"].ask_to_stop()
     host.end(errors.INTERRUPTED)
@@ -602,13 +603,6 @@ def test_a_peer_that_leaves_and_comes_again(meeting: Meeting) -> None:
     waiting.result(LONG)
 
 
-def test_a_chief_that_dies(meeting: Meeting) -> None:
-    host = meeting.met("worker-0")
-    host._watch.end()
-    assert code(meeting.peers["worker-0"]) == errors.FAILED
-    assert meeting.peers["worker-0"].reason == f"the chief at {meeting.address} is gone"
-
-
 def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides give signs of life; one from which none comes is lost, and named."""
     monkeypatch.setattr(messages, "BEAT", 0.05)
@@ -638,7 +632,7 @@ def test_one_that_leaves_a_network_that_loses_much(
     connection = host._watch._connections["worker-0"]
     until(lambda: connection.proven)
     connection._gaps.extend([(time.monotonic(), lost)] * 2)
-    meeting.peers["worker-0"].close(code, "words")
+    meeting.peers["worker-0"].close(code)
     found: list[str] = []
     until(lambda: found.extend(m["kind"] for _, m in host.messages()) or len(found) > 0)
     assert found[0] == kind

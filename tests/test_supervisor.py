@@ -228,7 +228,7 @@ def test_a_task_of_another_host_that_is_lost(
     story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Story, "followed", lambda self, cluster: (cluster.chief,), raising=False)
-    story.losses["worker-1"] = "worker-1 is gone"
+    story.losses["worker-1"] = Failure("lost", "worker-1", "worker-1 is gone")
     story.come("chief-0").at(50, story.word("lost", "worker-1", "worker-0"))
     job = watched(WORKERS)
     assert job() == Failure("lost", "worker-1", "worker-1 is gone")

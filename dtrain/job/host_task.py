@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import sys
 import time
@@ -21,6 +22,7 @@ from dtrain.launchers.rendezvous.messages import BEAT
 from dtrain.launchers.rendezvous.sides import Peer, Place
 from dtrain.run import outcome
 from dtrain.run.cluster import Cluster, Task
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.outcome import Outcome, cause
 
@@ -45,7 +47,7 @@ def run(spec: JobSpec) -> Outcome:
     task = launcher.own(cluster)
     peer = launcher.peer(cluster)
     chief = f"the chief at {peer.address}"
-    why: str | None = None
+    failure: Failure | None = None
     with Signals() as signals:
         try:
             _say(f"{task.name}: looking for {chief}")
@@ -56,7 +58,7 @@ def run(spec: JobSpec) -> Outcome:
             launcher.start_own(rundir, dataclasses.replace(cluster, job=place.job))
             signals.started = True
             _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
-            why = _follow(task, launcher, peer, signals)
+            failure = _follow(task, launcher, peer, signals)
         except KeyboardInterrupt:
             return Outcome(errors.FAILED)
         finally:
@@ -69,19 +71,24 @@ def run(spec: JobSpec) -> Outcome:
                 peer.close()
     own = errors.FAILED if own is None else own
     code = own if own >= 0 and not task.serves else errors.FAILED if ended is None else ended
-    signal = -own if own < 0 and ended is None else 0  # else this command has ended it
     code = errors.FAILED if code == errors.ENDED_EARLY else code
     if code == errors.FAILED:
-        lines = secrets.mask(outcome.last_lines(rundir.log(task.name)))
-        if (how := cause(own)) and ended is None:  # else this command has ended it
-            lines = f"{how}: {lines}"
-        why = why or peer.reason or lines or f"the job has failed, and {chief} says why"
+        if failure is None and peer.reason is not None:
+            failure = Failure("lost", task.name, peer.reason)
+        if failure is None:
+            lines = secrets.mask(outcome.last_lines(rundir.log(task.name)))
+            if (how := cause(own)) and ended is None:  # else this command has ended it
+                failure = Failure("died", task.name, f"{how}: {lines}".rstrip(": "))
+            else:
+                lines = lines or f"the job has failed, and {chief} says why"
+                failure = Failure("failed", task.name, lines)
         if silent and ended is None:
-            why = f"{why}; nothing came lately from {chief}"
-        elif HEARTBEAT in why:  # the service is the chief's
-            why = f"{why}; {chief} did not answer in time"
-        _say(f"{task.name}: {why}")
-    peer.close(code, why or "", signal)
+            failure = dataclasses.replace(failure, silent=(chief,))
+        elif HEARTBEAT in str(failure.reason):  # the service is the chief's
+            reason = f"{failure.reason}; {chief} did not answer in time"
+            failure = dataclasses.replace(failure, reason=reason)
+        _say(failure.sentence())
+    peer.close(code, failure)
     if code == errors.USAGE:
         with contextlib.suppress(ValueError):  # it was there before
             writing.discard(rundir.path)
@@ -89,16 +96,21 @@ def run(spec: JobSpec) -> Outcome:
     return Outcome(code)
 
 
-def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
+def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> Failure | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = False, math.inf, 0.0, False
+    failure: Failure | None = None  # of which the task has told
     while True:
         statuses = {status for _, status in launcher.poll(INTERVAL)}
+        for status in statuses:
+            if status.startswith("failed "):
+                told = json.loads(status[7:])
+                failure = Failure("failed", task.name, told.get("reason"), told.get("place"))
         if "ended" in statuses:
-            return None
+            return failure
         begun = begun or "training" in statuses
         if signals.count > 1:
-            return "stopped at once"
+            return Failure("failed", task.name, "stopped at once")
         if not asked and (signals.count or "stop" in statuses):  # Ctrl-C reaches the task, too
             asked = True
             _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
@@ -114,7 +126,7 @@ def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | No
             return None
         frozen = (frozen or now) if launcher.frozen() else 0.0
         if frozen and now - frozen >= FROZEN_SECONDS:
-            return f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s"
+            return Failure("frozen", task.name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
 
 
 def _folder(config: Config, cluster: Cluster, place: Place, chosen: Path | None = None) -> RunDir:

@@ -15,7 +15,7 @@ from dtrain.host import terminal
 from dtrain.launchers import Launcher, LocalProcesses
 from dtrain.run import schemas
 from dtrain.run.cluster import Cluster
-from dtrain.run.failure import Failure, Kind
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir
 from dtrain.run.outcome import cause
 from dtrain.terminal.progress import View
@@ -197,9 +197,7 @@ class Supervisor:
             if failure is not None:
                 return failure
         if lost and self._training:  # else the chief has done all
-            died = self._launcher.died(lost[0])
-            kind: Kind = "lost" if died else "failed"
-            return Failure(kind, lost[0], self._launcher.losses[lost[0]])
+            return self._launcher.losses[lost[0]]
         return None
 
     def _reads(self, name: str) -> None:

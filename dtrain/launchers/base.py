@@ -11,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from dtrain.errors import UsageError, refuse
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.devices import Machine
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir
 from dtrain.run.outcome import Outcome
 
@@ -57,8 +59,8 @@ class Launcher(ABC):
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
-        #: Tasks of other hosts that were lost, and how each was, as a clause.
-        self.losses: dict[str, str] = {}
+        #: Why each of the tasks of other hosts is lost that are.
+        self.losses: dict[str, Failure] = {}
 
     def part(self, machine: Machine) -> Machine:
         """Return what the tasks of this launcher have of a machine."""
@@ -154,9 +156,28 @@ class Launcher(ABC):
     def exit_codes(self) -> dict[str, int]:
         """Return the exit code of each task that has ended, by name; negative for a signal."""
 
-    def died(self, name: str) -> bool:
-        """Say whether a task of another host that is lost did not end by itself."""
-        return True
+    def lose(
+        self, cluster: Cluster, failures: list[Failure], silent: bool
+    ) -> list[tuple[str, str]]:
+        """Take note of tasks of another host that are lost; return ``lost`` of those that count.
+
+        Args:
+            cluster: of the job.
+            failures: of the tasks, one each.
+            silent: their host is not heard: what was handed to them the others would wait for
+                without an end. TensorFlow notices of those that died, and does without one of
+                several workers.
+        """
+        self.losses.update({str(failure.task): failure for failure in failures})
+        events = []
+        for failure in failures:
+            task = cluster.task(str(failure.task))
+            alike = {each.name for each in cluster.tasks if each.role == task.role}
+            if task.replaceable and not silent and alike - self.losses.keys():
+                say(f"{failure.sentence()}; the others continue without it")
+            else:
+                events.append((task.name, "lost"))
+        return events
 
     def silent(self) -> list[str]:
         """Return the tasks of other hosts of which nothing has been heard lately."""

@@ -19,17 +19,21 @@ from typing import Any
 from dtrain import errors
 from dtrain.errors import TrainingError, UsageError, refuse
 from dtrain.files import writing
+from dtrain.host import frameworks
 from dtrain.host import network as networks
 from dtrain.host.terminal import say
 from dtrain.launchers.base import Launcher, run_of
+from dtrain.launchers.facts import list_alike
 from dtrain.launchers.local import FIRST, LAST, Local
 from dtrain.launchers.platforms import numbered, slurm, tf_config
 from dtrain.launchers.platforms.base import ClusterEnvironment, Platform, Ranked, Started
 from dtrain.launchers.rendezvous import cluster_key
+from dtrain.launchers.rendezvous.keepalive import ENDED_WELL
 from dtrain.launchers.rendezvous.messages import BEAT, Message, is_name
 from dtrain.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.devices import Machine
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.outcome import Outcome
 
@@ -133,7 +137,7 @@ class Env(Local):
         self._own: Task | None = None
         self._host: Host | None = None
         self._key: bytes | None = None
-        self._failed: set[str] = set()  # those of them that ended by themselves
+        self._left: set[str] = set()  # tasks of other hosts that have ended, or are lost
 
     def part(self, machine: Machine) -> Machine:
         """Return what this command's task has of a machine that it shares with others of its job.
@@ -161,7 +165,7 @@ class Env(Local):
         Raises:
             UsageError: it is wrong, or not of such a cluster, or there is no key for it.
         """
-        self._facts = facts
+        self._facts = {**facts, **list_alike(frameworks.of(cluster.environment))}
         placed, self._own = self._environment.find(
             cluster, facts["strategy.name"], facts["strategy.on_hosts"] == "True"
         )
@@ -278,7 +282,7 @@ class Env(Local):
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for events of the own task; pass on what concerns the job of those of other hosts.
 
-        ``lost`` is a task without which the job cannot continue: :attr:`losses` says how.
+        ``lost`` is a task without which the job cannot continue: :attr:`losses` says why.
         """
         events = super().poll(timeout)
         if self._host is not None:
@@ -286,48 +290,34 @@ class Env(Local):
         for name, message in self._host.messages() if self._host is not None else []:
             if message["kind"] == "stop":
                 events.append((name, "stop"))
-            elif name not in self.losses:
-                self.losses[name] = how = self._how(name, message)
-                if how and self._replaceable(name, message["kind"]):
-                    say(f"{name} {how}: the others continue without it")
-                elif how:
-                    events.append((name, "lost"))
+            elif name not in self._left:
+                self._left.add(name)
+                if (failure := self._failure(name, message)) is not None:
+                    silent = message["kind"] in ("lost", "late")
+                    events += self.lose(self._cluster, [failure], silent)
         return events
 
-    def _how(self, name: str, message: Message) -> str:
-        """Return how another host's task was lost; empty if it ended as it should."""
+    def _failure(self, name: str, message: Message) -> Failure | None:
+        """Return how another host's task was lost; None if it ended as it should."""
         if message["kind"] == "left":
-            if message["code"] in (errors.OK, errors.INTERRUPTED):
-                return ""
-            if not message["signal"]:
-                self._failed.add(name)
-            return f"ended with exit code {message['code']}: {message['lines']}".rstrip(": ")
+            if message["code"] in ENDED_WELL:
+                return None
+            reason = message["reason"] or f"ended with exit code {message['code']}"
+            return Failure(message["failed"], name, reason, message["place"] or None)
         if message["kind"] == "gone":
-            return "is gone: its command has ended"
-        if message["kind"] == "late":
-            return (
+            how = "is lost: its command has ended, or the connection was closed"
+        elif message["kind"] == "late":
+            how = (
                 f"is hardly reached: the job stood still for most of {self.peer_timeout:g} s "
                 "(launcher.peer_timeout)"
             )
-        others = [other for other in self.silent() if other != name]
-        also = f", nor from {', '.join(others)}" if others else ""
-        return f"is lost: nothing came from it for {self.peer_timeout:g} s{also} " + (
-            "(launcher.peer_timeout)"
-        )
-
-    def _replaceable(self, name: str, kind: str) -> bool:
-        """Say whether the job continues without a task, as TensorFlow notices of those that died.
-
-        What it has handed to one that is silent it would wait for without an end.
-        """
-        task = self._cluster.task(name)
-        same = [each.name for each in self._cluster.tasks if each.role == task.role]
-        alive = [each for each in same if not self.losses.get(each)]
-        return task.replaceable and kind not in ("lost", "late") and bool(alive)
-
-    def died(self, name: str) -> bool:
-        """Say whether a task of another host that is lost did not end by itself."""
-        return name not in self._failed
+        else:
+            others = [other for other in self.silent() if other != name]
+            also = f", nor from {', '.join(others)}" if others else ""
+            how = f"is lost: nothing came from it for {self.peer_timeout:g} s{also} " + (
+                "(launcher.peer_timeout)"
+            )
+        return Failure("lost", name, how)
 
     def silent(self) -> list[str]:
         """Return the tasks of other hosts of which nothing has been heard lately."""

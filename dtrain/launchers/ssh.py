@@ -13,9 +13,9 @@ from typing import Any
 
 from dtrain.errors import UsageError, refuse
 from dtrain.host import network as network_of
-from dtrain.host import python_path
-from dtrain.host.terminal import say
-from dtrain.launchers.agents import Agents, Command, Transport, facts, mirror
+from dtrain.host.terminal import aligned, say
+from dtrain.launchers import facts
+from dtrain.launchers.agents import Agents, Command, Transport, mirror
 from dtrain.launchers.agents.host import Host, Inbox, Unreached, in_file, listed
 from dtrain.run.cluster import Cluster
 from dtrain.run.devices import Machine
@@ -76,6 +76,8 @@ class Ssh(Agents):
         network: ``10.0.0.0/8``, or the name of an interface, by which the hosts reach each other;
             None: as this machine reaches them.
     """
+
+    same_code = "launcher.sync=true, which sends it along"
 
     def __init__(
         self, *args: Any, hosts: list[str] | None = None, hostfile: str | None = None,
@@ -175,18 +177,7 @@ class Ssh(Agents):
                 assert host.stream is not None
                 host.stream.send_all(mirror.messages(data))
             inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
-        names = sorted(python_path.tops())
-        here = facts.modules(names)
-        for host in hosts:
-            host.send("modules", names=names)
-        answers = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
-        for host in hosts:
-            for name, digest in answers[host.name]["found"].items():
-                if here.get(name) is not None and digest != here[name]:
-                    is_not = "is not there" if digest is None else "is another there"
-                    refuse("launcher.hosts", f"the module {name} {is_not}, on {host.name}",
-                           host.name, accepted="the same code on every host",
-                           typed="launcher.sync=true")  # fmt: skip
+        super().greeted(hosts, inbox)
 
     def examine(self, hosts: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.
@@ -203,7 +194,7 @@ class Ssh(Agents):
                 problems[host.name] = differs
         say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
-        print(facts.table(hosts, shown), file=sys.stderr)
+        print(table(hosts, shown), file=sys.stderr)
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
@@ -222,3 +213,19 @@ def explain(host: Host) -> tuple[str, str]:
             return meaning, hint.replace("HOST", name)
     last = (printed.splitlines() or [str(host.lost)])[-1]
     return f"no agent answers there: {last}", f"ssh {name}, and what is said there"
+
+
+def table(hosts: list[Host], problems: dict[str, str]) -> str:
+    """Return a line for each host: what it has, or why it cannot be used."""
+    rows: list[tuple[str, ...]] = [
+        ("host", "tasks", "cores", "GPUs", "Python", "TensorFlow", "address", "")
+    ]
+    for host in hosts:
+        facts = host.facts
+        shown = [
+            str(facts.get(key) if facts.get(key) is not None else "-")
+            for key in ("cores", "gpus", "python", "tensorflow")
+        ]
+        said = problems.get(host.name, "ready")
+        rows.append((host.name, str(host.slots), *shown, host.address or "-", said))
+    return "\n".join(line.rstrip() for line in aligned(rows))

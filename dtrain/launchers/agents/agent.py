@@ -24,7 +24,8 @@ from dtrain import errors
 from dtrain.errors import DtrainError
 from dtrain.files.fields import Json
 from dtrain.host import terminal
-from dtrain.launchers.agents import facts, mirror
+from dtrain.launchers import facts
+from dtrain.launchers.agents import mirror
 from dtrain.launchers.agents.stream import DATA, Message, Stream
 from dtrain.launchers.local import Local
 from dtrain.run.cluster import Cluster, Task

@@ -161,7 +161,31 @@ class Inbox:
     def gather(
         self, hosts: list[Host], kind: str, seconds: float, doing: str
     ) -> dict[str, Message]:
-        """Wait until each host has sent a message of a kind; return them by the hosts' names.
+        """Wait as :meth:`collect` does; return the messages by the hosts' names.
+
+        Args:
+            hosts, kind, seconds: as there.
+            doing: what the hosts do, for the message: "did not DOING within".
+
+        Raises:
+            Lost: one of them is.
+            TrainingError: one has a problem, or is late.
+        """
+        found: dict[str, Message] = {}
+        missing = self.collect(hosts, kind, seconds, found, first=True)
+        for host in missing:
+            if host.lost is not None:
+                raise Lost(host, host.lost)
+        if missing:
+            names = ", ".join(host.name for host in missing)
+            raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
+        return found
+
+    def collect(
+        self, hosts: list[Host], kind: str, seconds: float, found: dict[str, Message],
+        first: bool = False,
+    ) -> list[Host]:  # fmt: skip
+        """Wait until each host has sent a message of a kind, or is lost.
 
         What else comes is kept for :meth:`take`.
 
@@ -169,35 +193,8 @@ class Inbox:
             hosts: of which each is waited for.
             kind: of the messages.
             seconds: that they have; as long as files move they begin anew.
-            doing: what they do, for the message: "did not DOING within".
-
-        Raises:
-            Lost: one of them is.
-            TrainingError: one has a problem, or is late.
-        """
-        found: dict[str, Message] = {}
-        missing, since, moved = hosts, time.monotonic(), -1
-        while missing:
-            remaining = since + seconds - time.monotonic()
-            missing = self.collect(missing, kind, min(_TURN, max(remaining, 0.0)), found)
-            for host in missing:
-                if host.lost is not None:
-                    raise Lost(host, host.lost)
-            if (now := sum(host.came + host.written for host in missing)) != moved:
-                since, moved = time.monotonic(), now
-            elif remaining <= 0:
-                names = ", ".join(host.name for host in missing)
-                raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
-        return found
-
-    def collect(
-        self, hosts: list[Host], kind: str, seconds: float, found: dict[str, Message]
-    ) -> list[Host]:
-        """Wait as :meth:`gather` does, also where a host is lost.
-
-        Args:
-            hosts, kind, seconds: as there.
             found: the messages, by the names of hosts; they are put there.
+            first: one that is lost ends it.
 
         Returns:
             The hosts whose message has not come.
@@ -206,19 +203,23 @@ class Inbox:
             TrainingError: one has a problem.
         """
         kept: list[tuple[Host, Message]] = []
-        missing, deadline = list(hosts), time.monotonic() + seconds
+        missing, since, moved = list(hosts), time.monotonic(), -1
+        enough = any if first else all
         try:
-            while missing and (left := deadline - time.monotonic()) > 0:
-                for host, message in self.take(hosts, min(left, 1.0)):
+            while missing and not enough(host.lost is not None for host in missing):
+                remaining = since + seconds - time.monotonic()
+                if (now := sum(host.came + host.written for host in missing)) != moved:
+                    since, moved = time.monotonic(), now
+                elif remaining <= 0:
+                    break
+                for host, message in self.take(hosts, min(max(remaining, 0.0), _TURN)):
                     if message["kind"] == "problem":
                         raise TrainingError(f"{host.name}: {message['message']}")
                     if message["kind"] == kind:
                         found[host.name] = message
                     else:
                         kept.append((host, message))
-                missing = [h for h in hosts if h.name not in found]
-                if all(host.lost is not None for host in missing):
-                    break
+                missing = [host for host in hosts if host.name not in found]
         finally:
             self._later = kept
         return missing

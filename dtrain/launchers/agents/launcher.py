@@ -12,12 +12,14 @@ from dtrain import errors
 from dtrain.errors import TrainingError, refuse
 from dtrain.host import frameworks, python_path
 from dtrain.host.terminal import say
-from dtrain.launchers.agents import facts, mirror
+from dtrain.launchers import facts
+from dtrain.launchers.agents import mirror
 from dtrain.launchers.agents.host import Host, Inbox, Lost, placed
 from dtrain.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.launchers.base import Launcher, LocalProcesses
 from dtrain.run.cluster import Cluster
 from dtrain.run.devices import Machine
+from dtrain.run.failure import Failure
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.mirror import OF_COMMANDS, Changes, Receiver
 
@@ -39,6 +41,8 @@ class Agents(Launcher, LocalProcesses):
     shares_machine = False
     several = False
     patience = 120.0
+    #: What to do where the user's code differs on a host.
+    same_code = "the same code in this folder on every host"
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -107,14 +111,27 @@ class Agents(Launcher, LocalProcesses):
             if host.lost is not None:
                 raise Lost(host, host.lost)
             if (problem := facts.problem(host.facts, facts.found())) is not None:
-                raise TrainingError(f"{host.name} {problem[0]}")
+                refuse("launcher", f"{host.name} cannot be used: {problem[0]}",
+                       accepted="the same on every host", hint=problem[1])  # fmt: skip
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
-        """Do with the agents what has to be done before all else.
+        """See that the user's own modules are the same on every host.
 
         Raises:
-            UsageError, TrainingError: it cannot be.
+            UsageError: they are not.
+            TrainingError: a host is gone.
         """
+        names = sorted(python_path.tops())
+        here = facts.modules(names)
+        for host in hosts:
+            host.send("modules", names=names)
+        said = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
+        for host in hosts:
+            for name, digest in said[host.name]["found"].items():
+                if here.get(name) is not None and digest != here[name]:
+                    is_not = "is not there" if digest is None else "is another there"
+                    refuse("launcher", f"the module {name} {is_not}, on {host.name}",
+                           accepted="the same code on every host", hint=self.same_code)  # fmt: skip
 
     def part(self, machine: Machine) -> Machine:
         """Return what one task has: the part of a place on the host that has least.
@@ -235,21 +252,9 @@ class Agents(Launcher, LocalProcesses):
     def _lose(self, host: Host) -> list[tuple[str, str]]:
         """Return the tasks without which the job cannot continue, of a host that is lost."""
         assert self._cluster is not None
-        lost = [name for name in host.tasks if name not in self._codes]
         how = f"is lost with its host {host.name}: {host.lost}"
-        self.losses.update({name: how for name in lost})
-        silent = host.silent > self.peer_timeout
-        found = []
-        for name in lost:
-            task = self._cluster.task(name)
-            alive = [t for t in self._cluster.tasks if t.role == task.role]
-            alive = [t for t in alive if t.name not in self.losses]
-            # What is handed to one that is silent the others would wait for without an end.
-            if task.replaceable and alive and not silent:
-                say(f"{name} {how}: the others continue without it")
-            else:
-                found.append((name, "lost"))
-        return found
+        lost = [Failure("lost", name, how) for name in host.tasks if name not in self._codes]
+        return self.lose(self._cluster, lost, silent=host.silent > self.peer_timeout)
 
     def silent(self) -> list[str]:
         """Return the tasks of hosts from which nothing has come lately, with their hosts."""
@@ -262,31 +267,29 @@ class Agents(Launcher, LocalProcesses):
             host.send("stop")
 
     def kill(self) -> None:
-        """End all tasks, and the agents with them."""
+        """End all tasks, and the agents with them; what does not answer is left to itself."""
         hosts, self._hosts = self._hosts, []
         alive = [host for host in hosts if host.lost is None]
+        mute: list[Host] = []
         for host in alive:
             host.send("kill")
         try:
-            self._end(alive)
+            mute = self._inbox.collect(alive, "killed", LAST, {})
+            if names := ", ".join(host.name for host in mute):
+                say(f"no answer within {LAST:g} s, the connection is closed: {names}")
         except TrainingError as error:
             say(f"{error}: its connection is closed")
-        finally:
-            for host in hosts:
-                host.send("over")
-            with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # each may take that long
-                patience = [0.0 if host.lost is not None else LAST for host in hosts]
-                list(pool.map(Host.close, hosts, patience))
-
-    def _end(self, alive: list[Host]) -> None:
-        """Wait until every task has ended, and take their exit codes in."""
-        try:
-            self._inbox.gather(alive, "killed", LAST, "end its tasks")
         finally:
             for _, message in self._inbox.take([], 0):
                 if message["kind"] == "event" and message.get("event") == "ended":
                     code = int(message.get("code", errors.FAILED))
                     self._codes.setdefault(str(message.get("task")), code)
+            for host in hosts:
+                host.send("over")
+            with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # all at once
+                given_up = [host in mute or host.lost is not None for host in hosts]
+                patience = [0.0 if up else LAST for up in given_up]
+                list(pool.map(Host.close, hosts, patience))
 
     def exit_codes(self) -> dict[str, int]:
         """Return what the tasks ended with."""

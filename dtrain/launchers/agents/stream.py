@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from dtrain.errors import TrainingError
 from dtrain.host import variables
 
 #: Seconds between two signs of life.
@@ -221,9 +222,16 @@ class Stream:
 
 
 def packed(kind: str, data: bytes = b"", **fields: object) -> tuple[bytes, ...]:
-    """Return a message as it is written."""
+    """Return a message as it is written.
+
+    Raises:
+        TrainingError: it is too long.
+    """
     head = {"kind": kind, **fields, **({"size": len(data)} if data else {})}
     line = json.dumps(head).encode() + b"\n"
+    if len(line) > LINE:
+        raise TrainingError(f"the message {kind!r} to another host has {len(line):,} bytes; "
+                            f"{LINE:,} at most can be sent")  # fmt: skip
     return (line, data) if data else (line,)
 
 

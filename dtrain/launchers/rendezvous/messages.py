@@ -23,7 +23,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dtrain.errors import TrainingError
 from dtrain.files import reading
+from dtrain.run.failure import KINDS as KINDS_OF_FAILURE
 
 #: Seconds between two signs of life; the same everywhere: hosts may differ in their patience.
 BEAT = 1.0
@@ -211,7 +213,7 @@ def ready(files: Iterable[Any], timeout: float) -> list[Any]:
 
 
 #: Bytes of a message, of a line with its code, and of the first lines of a connection.
-LONGEST = 1 << 20
+LONGEST = 1 << 22
 CODE = 64
 LONGEST_LINE = CODE + LONGEST
 GREETING = 128
@@ -267,7 +269,12 @@ KINDS: dict[str, dict[str, Callable[[object], bool]]] = {
     "beat": {"step": _step},
     "hello": {"task": _text, "dtrain": _text, "facts": _texts, "address": _is_address},
     "stop": {},
-    "left": {"code": _code, "lines": _text, "signal": _code},
+    "left": {
+        "code": _code,
+        "failed": KINDS_OF_FAILURE.__contains__,
+        "reason": _text,
+        "place": _text,
+    },
     "place": {"day": _name, "name": _name, "job": _job, "addresses": _addresses},
     "problem": dict.fromkeys(("key", "value", "why", "accepted", "typed", "hint"), _text),
     "error": {"error": _text},
@@ -296,12 +303,20 @@ def parse(data: bytes) -> Message | None:
 
 
 def make(kind: str, **fields: object) -> bytes:
-    """Return a message as :func:`parse` takes it: long texts are cut, odd characters replaced."""
+    """Return a message as :func:`parse` takes it: long texts are cut, odd characters replaced.
+
+    Raises:
+        TrainingError: it is too long all the same.
+    """
     checks = KINDS[kind]
     for name, value in fields.items():
         if checks[name] is _text:
             fields[name] = "".join(c if _text(c) else "?" for c in str(value)[:TEXT])
-    return json.dumps({"kind": kind, **fields}).encode()
+    data = json.dumps({"kind": kind, **fields}).encode()
+    if len(data) > LONGEST:
+        raise TrainingError(f"the message {kind!r} to another host has {len(data):,} bytes; "
+                            f"{LONGEST:,} at most can be sent")  # fmt: skip
+    return data
 
 
 def shorten_facts(facts: dict[str, str]) -> dict[str, str]:

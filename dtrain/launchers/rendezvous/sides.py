@@ -24,10 +24,12 @@ from typing import NamedTuple
 from dtrain import __version__, errors
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files.fields import Json
+from dtrain.launchers.facts import MODULE, advise
 from dtrain.launchers.platforms.tf_config import host_port, is_local, joined
 from dtrain.launchers.rendezvous import messages
 from dtrain.launchers.rendezvous.keepalive import Watch
 from dtrain.launchers.rendezvous.messages import PROVE, Connection, Message, ready
+from dtrain.run.failure import Failure
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.
 UNIDENTIFIED = 64
@@ -235,40 +237,35 @@ class Host:
         else:
             self._places[task] = (hello["address"], connection)
             self._watch.add(task, connection)
-            self._compare(task, {"dtrain": hello["dtrain"], **hello["facts"]})
+            self._compare(task, {**hello["facts"], "dtrain": hello["dtrain"]})
 
     def _refuse(
         self, connection: Connection, task: str, why: str, accepted: str, hint: str
     ) -> None:
         """Send one peer the reason; it closes the connection, or its time is over."""
-        connection.send("problem", **_problem("task", task, why, accepted, hint=hint))
+        connection.send(
+            "problem", key="task", value=task, why=why, accepted=accepted, typed="", hint=hint
+        )
         connection.shut()
         connection.taken = False
 
     def _compare(self, task: str, facts: Json) -> None:
         mine = self._facts
-        differ = [key for key in {**mine, **facts} if mine.get(key) != facts.get(key)]
+        both = mine.keys() & facts.keys()  # a module that one host alone trusts hurts nobody
+        keys = [key for key in {**mine, **facts} if key in both or not key.startswith(MODULE)]
+        differ = [key for key in keys if mine.get(key) != facts.get(key)]
         if not differ:
             return
         key, *more = differ
         others = f" (also different: {', '.join(more)})" if more else ""
         theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
-        typed = f"{key}={ours}" if key in mine else ""
-        said = _problem(
-            key, theirs, f"{task} has this, and the chief has {ours}{others}",
-            "the same on every host", hint=f"the command without {key}",
-            typed=f"pip install dtrain=={ours}" if key == "dtrain" else typed,
-        )  # fmt: skip
+        said = {
+            "key": key, "value": theirs, "accepted": "the same on every host",
+            "why": f"{task} has this, and the chief has {ours}{others}",
+            **advise(key, ours if key in mine else None),
+        }  # fmt: skip
         self._watch.end("problem", **said)
         raise UsageError(**said)
-
-
-def _problem(
-    key: str, value: str, why: str, accepted: str, hint: str, typed: str = ""
-) -> dict[str, str]:
-    """Return the arguments of a refusal, as a message has them."""
-    return {"key": key, "value": value, "why": why, "accepted": accepted, "typed": typed,
-            "hint": hint}  # fmt: skip
 
 
 def _at(host: str, said: str) -> str:
@@ -442,17 +439,18 @@ class Peer:
             "(launcher.peer_timeout)"
         )
 
-    def close(self, code: int | None = None, lines: str = "", signal: int = 0) -> None:
+    def close(self, code: int | None = None, failure: Failure | None = None) -> None:
         """Leave.
 
         Args:
             code: how the own task has ended, for the chief; None if it has not.
-            lines: the last ones of its log.
-            signal: that has ended it; 0 for none.
+            failure: what it has failed of.
         """
         if self._watch is None:
             return
+        failure = failure or Failure("failed")
+        fields = {"reason": failure.reason or "", "place": failure.place or ""}
         if code is None:
             self._watch.end()
         else:
-            self._watch.end("left", code=code, lines=lines, signal=signal)
+            self._watch.end("left", code=code, failed=failure.kind, **fields)

@@ -1,4 +1,4 @@
-"""What an agent says of its host, and whether the hosts of a job go together.
+"""What a host is, and whether the hosts of a job go together.
 
 The same versions and frameworks, and ports at which they reach each other; and the variables that
 go along to the tasks there.
@@ -22,11 +22,9 @@ from pathlib import Path
 
 import dtrain
 from dtrain.files.fields import Json
-from dtrain.host import network
+from dtrain.host import network, python_path
 from dtrain.host.frameworks import FRAMEWORKS, Framework
 from dtrain.host.packages import version
-from dtrain.host.terminal import aligned
-from dtrain.launchers.agents.host import Host
 from dtrain.run.devices import machine
 
 
@@ -57,6 +55,10 @@ def found() -> Json:
     }
 
 
+#: The digest of dtrain's own code, among facts.
+CODE = "code of dtrain"
+
+
 @functools.cache
 def code() -> str:
     """Return a digest of the source of dtrain."""
@@ -77,6 +79,34 @@ def modules(names: list[str]) -> dict[str, str | None]:
         places = list(spec.submodule_search_locations or [spec.origin or ""])
         found[name] = _digest(Path(places[0])) if Path(places[0]).exists() else ""
     return found
+
+
+#: What begins the name of a digest of a module, among facts.
+MODULE = "module "
+
+
+def list_alike(framework: Framework) -> dict[str, str]:
+    """Return what has to be the same on every host of a job, beside its configuration."""
+    packages = {name: version(name) for name in ("keras", *framework.packages)}
+    own = modules(sorted(python_path.tops()))
+    found = {**packages, CODE: code(), **{f"{MODULE}{name}": own[name] for name in own}}
+    return {name: str(text) for name, text in found.items()}
+
+
+def advise(key: str, ours: str | None) -> dict[str, str]:
+    """Return what to type, or a hint, where one of them or a key of the configuration differs.
+
+    Args:
+        key: what it is called.
+        ours: what it has to be; None: it must not be there.
+    """
+    if ours is None:
+        return {"typed": "", "hint": f"the command without {key}"}
+    if key == CODE or key.startswith(MODULE):
+        return {"typed": "", "hint": "the same code on every host"}
+    packages = ["dtrain", "keras", *(p for each in FRAMEWORKS.values() for p in each.packages)]
+    return {"typed": f"pip install {key}=={ours}" if key in packages else f"{key}={ours}",
+            "hint": ""}  # fmt: skip
 
 
 def _digest(place: Path) -> str:
@@ -239,19 +269,3 @@ def _other(key: str, what: str, facts: Json, here: Json) -> tuple[str, str] | No
     if theirs is not None:
         has = f"has {what} {theirs}, and this machine {ours}"
     return has, f"pip install {key}=={ours}, there"
-
-
-def table(hosts: list[Host], problems: dict[str, str]) -> str:
-    """Return a line for each host: what it has, or why it cannot be used."""
-    rows: list[tuple[str, ...]] = [
-        ("host", "tasks", "cores", "GPUs", "Python", "TensorFlow", "address", "")
-    ]
-    for host in hosts:
-        facts = host.facts
-        shown = [
-            str(facts.get(key) if facts.get(key) is not None else "-")
-            for key in ("cores", "gpus", "python", "tensorflow")
-        ]
-        said = problems.get(host.name, "ready")
-        rows.append((host.name, str(host.slots), *shown, host.address or "-", said))
-    return "\n".join(line.rstrip() for line in aligned(rows))
