@@ -25,3 +25,16 @@ class Busy(Endless):
     def serve(*_: Any) -> None:
         while True:
             sum(range(100_000))
+
+
+class Fails(Endless):
+    """Waits; the task of another host than the chief's fails."""
+
+    def __init__(self, task: Any, **_: Any) -> None:
+        if task.name == "worker-0":
+            raise RuntimeError("no memory on this host")
+        self.serve()
+
+
+def load(files: list[str]) -> None:
+    """A dataset that is never read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +15,7 @@ import pytest
 from dtrain.launchers.local import Ports
 from dtrain.run.folder import RunDir, read_json
 from tests.conftest import QUICK
-from tests.integration.test_cluster_faults import ENDLESS, MULTIWORKER, PS
-from tests.integration.test_failures import sound, until
+from tests.integration.test_cluster_faults import MULTIWORKER
 
 ENV = ("launcher=env", "launcher.start_timeout=60")
 
@@ -45,9 +43,7 @@ def shells(tmp_path: Path) -> Iterator[Callable[..., list[Shell]]]:
     """Start a command for each task, and end what is left of them."""
     ports, started = Ports(), []
 
-    def start(
-        roles: dict[str, int], *arguments: str, torch: bool = False, **own: list[str]
-    ) -> list[Shell]:
+    def start(roles: dict[str, int], *arguments: str, **own: list[str]) -> list[Shell]:
         cluster = {
             role: [f"127.0.0.1:{port}" for port in ports.take(count)]
             for role, count in roles.items()
@@ -58,9 +54,6 @@ def shells(tmp_path: Path) -> Iterator[Callable[..., list[Shell]]]:
                 extra = own.get(name.replace("-", "_"), [])
                 task = {"cluster": cluster, "task": {"type": role, "index": index}}
                 variables = {"TF_CONFIG": json.dumps(task)}
-                if torch:
-                    world = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
-                    variables = {"RANK": str(index), **world}
                 started.append(Shell(tmp_path, name, variables, *arguments, *extra))
         return started
 
@@ -98,20 +91,15 @@ def test_an_evaluation_in_shells_of_their_own(shells, dtrain, tmp_path: Path) ->
     assert {path.name for path in (folder / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
-@pytest.mark.parametrize("torch", [False, True])
-def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path, torch: bool) -> None:
-    """No task is called chief, as Kubernetes' operators have it: worker 0 is.
-
-    Or the variables are those of PyTorch, in which tasks have numbers; it need not be there.
-    """
-    started = shells({"worker": 2}, *QUICK, *MULTIWORKER, *ENV, torch=torch)
+def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path) -> None:
+    """No task is called chief, as Kubernetes' operators have it: worker 0 is."""
+    started = shells({"worker": 2}, *QUICK, *MULTIWORKER, *ENV)
     assert ended(started) == {"worker-0": 0, "worker-1": 0}, [s.output for s in started]
     rundir = the_run(tmp_path)
     result = read_json(rundir.result) or {}
     assert (result["status"], result["replicas"], result["step"]) == ("FINISHED", 2, 8)
-    names = ["chief-0", "worker-0"] if torch else ["worker-0", "worker-1"]
-    assert sorted(p.name for p in rundir.logs.iterdir()) == [f"{name}.log" for name in names]
-    assert f"{names[1]}: ended with exit code 0" in started[1].output
+    assert sorted(p.name for p in rundir.logs.iterdir()) == ["worker-0.log", "worker-1.log"]
+    assert "worker-1: ended with exit code 0" in started[1].output
     alone = dtrain(*QUICK, "strategy=one_device")
     assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)
 
@@ -135,25 +123,6 @@ def test_processes_of_torchrun(on_torch, tmp_path: Path) -> None:
     alone = on_torch(*words, "strategy=one_device")
     assert alone.code == 0, alone.output
     assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)
-
-
-@pytest.mark.faults
-def test_parameter_servers_stop_together(shells, tmp_path: Path) -> None:
-    """SIGTERM at one host: the state is saved, every command ends with 75."""
-    roles = {"chief": 1, "worker": 1, "ps": 1}
-    started = shells(roles, *QUICK, *PS, "strategy.workers=1", *ENDLESS, *ENV)
-
-    def saved() -> bool:
-        return any(tmp_path.glob("outputs/*/*/checkpoints/*/manifest.json"))
-
-    until(saved, lambda: [s.output for s in started])
-    started[-1].process.send_signal(signal.SIGTERM)
-    codes = ended(started)
-    assert codes == dict.fromkeys(("chief-0", "worker-0", "ps-0"), 75), [s.output for s in started]
-    rundir = the_run(tmp_path)
-    result = read_json(rundir.result) or {}
-    assert result["status"] == "KILLED"
-    assert sound(rundir)[-1] == result["step"]
 
 
 def test_another_configuration_on_another_host(shells, tmp_path: Path) -> None:

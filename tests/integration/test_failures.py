@@ -239,11 +239,11 @@ class Command:
 def processes(folder: Path) -> dict[str, int]:
     """Return the process of each task of any run below ``folder``, by its open log."""
     found = {}
-    for link in Path("/proc").glob("[0-9]*/fd/1"):
+    for process in filter(str.isdecimal, os.listdir("/proc")):  # some have just ended
         with contextlib.suppress(OSError):
-            log = Path(os.readlink(link))
+            log = Path(os.readlink(f"/proc/{process}/fd/1"))
             if log.suffix == ".log" and folder in log.parents:
-                found[log.stem] = int(link.parts[2])
+                found[log.stem] = int(process)
     return found
 
 
