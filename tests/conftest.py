@@ -214,6 +214,7 @@ QUICK = (
     "trainer.batch_size=32",
     "trainer.epochs=2",
     "trainer.log_every_steps=1",
+    "report=false",
     "launcher.stall_timeout=120",  # a job that hangs fails its test, and the suite goes on
 )
 

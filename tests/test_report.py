@@ -1,149 +1,212 @@
-"""What the user reads after a run."""
+"""The statistics of a report beside scikit-learn's, and its page."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
+import re
 from typing import Any
 
+import numpy as np
 import pytest
-from rich.console import Console
 
-from dtrain.job.plan import Plan
-from dtrain.job.report import drawing, print_end, print_plan
-from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir, short
-from dtrain.task.strategies.plans import OneReplica
-from dtrain.terminal.progress import Display
-from dtrain.tracking.chosen import make_tracker
-from tests.test_schema import composed
+from dtrain.report import analysis, page, statistics
+from dtrain.report.figures import Figure
+from dtrain.report.statistics import HeldOut
 
 
-def printed(tmp_path: Path, shipped: bool, *overrides: str, **result: Any) -> str:
-    file = io.StringIO()
-    rundir = RunDir(tmp_path / "outputs" / "a run")
-    rundir.tensorboard.mkdir(parents=True)
-    whole = {"status": "FINISHED", "exit_code": 0, "step": 7, "examples_per_second": 1234.5,
-             "failure": None, "metrics": {"loss": 0.25}, **result}  # fmt: skip
-    display = Display(Console(file=file, soft_wrap=True, highlight=False))
-    lacking = [] if shipped else ["MLflow"]
-    print_end(display, make_tracker(composed(*overrides)), rundir, whole, lacking)
-    return file.getvalue()
+def of_classes(classes: int, examples: int = 400, ties: bool = False) -> HeldOut:
+    generator = np.random.default_rng(1)
+    logits = generator.normal(size=(examples, classes))
+    logits = logits.round() if ties else logits
+    noisy = logits + generator.normal(size=logits.shape)
+    powers = np.exp(3 * logits)  # too sure of itself
+    names = [f"class {n}" for n in range(classes)]
+    return HeldOut("classes", powers / powers.sum(1, keepdims=True), noisy.argmax(1), names)
 
 
-def test_a_finished_run_says_how_to_see_it(tmp_path: Path) -> None:
-    text = printed(tmp_path, True, f"output_dir={tmp_path}/my runs")
-    assert "FINISHED: step 7, 1,234 examples/s  loss 0.25" in text
-    assert "tensorboard --logdir 'outputs/a run'" in text
-    assert "compare: python -m dtrain ui output_dir='my runs'\n" in text
-    assert "compare: python -m dtrain ui\n" in printed(tmp_path / "b", True, "output_dir=outputs")
-    given = "tracking.uri=sqlite:////a/b.db"
-    assert "mlflow ui --backend-store-uri sqlite:////a/b.db\n" in printed(
-        tmp_path / "c", True, given
+@pytest.mark.parametrize("ties", [False, True])
+def test_curves_and_scores_are_those_of_scikit_learn(ties: bool) -> None:
+    from sklearn import metrics
+
+    held = of_classes(2, ties=ties)
+    scores, truths = held.outputs[:, 1], held.targets == 1
+    found = statistics.score(held, None)
+    assert found["accuracy"].value == metrics.accuracy_score(truths, scores > 0.5)
+    assert found["log_loss"].value == pytest.approx(metrics.log_loss(truths, held.outputs))
+    assert found["auc"].value == pytest.approx(metrics.roc_auc_score(truths, scores))
+    false, true, area = statistics.roc(scores, truths)
+    assert np.trapezoid(true, false) == pytest.approx(area)
+    *_, average = statistics.precision_recall(scores, truths)
+    assert average == pytest.approx(metrics.average_precision_score(truths, scores))
+    np.testing.assert_array_equal(
+        statistics.confusion(held), metrics.confusion_matrix(truths, scores > 0.5)
     )
-    assert "resume=" not in text
 
 
-FAILED = {"status": "FAILED", "exit_code": 1,
-          "failure": {"kind": "failed", "task": "chief-0", "reason": "bang"}}  # fmt: skip
+def test_numbers_are_scored_beside_their_mean() -> None:
+    from sklearn import metrics
+
+    generator = np.random.default_rng(2)
+    true = generator.normal(size=(300, 2))
+    held = HeldOut("numbers", true + generator.normal(scale=0.5, size=true.shape), true, ["a", "b"])
+    found = statistics.score(held, np.zeros([5, 2]))
+    assert found["rmse"].value == pytest.approx(np.sqrt(((held.outputs - true) ** 2).mean()))
+    assert found["r2"].value == pytest.approx(metrics.r2_score(true, held.outputs))
+    assert found["mae"].baseline == pytest.approx(np.abs(true).mean())  # of the mean, 0
+    assert found["r2"].low < found["r2"].value < found["r2"].high
+
+
+def test_an_interval_holds_the_true_score_and_is_the_same_again() -> None:
+    generator, held = np.random.default_rng(3), []
+    for _ in range(40):
+        targets = (generator.random(200) < 0.8).astype(int)
+        outputs = np.full([200, 2], [0.4, 0.6])
+        held.append(statistics.score(HeldOut("classes", outputs, targets, ["no", "yes"]), None))
+    inside = [s["accuracy"].low <= 0.8 <= s["accuracy"].high for s in held]
+    assert sum(inside) >= 34  # 95 % of 40 are 38
+    again = statistics.score(of_classes(3), None)
+    assert again == statistics.score(of_classes(3), None)
+    assert again["accuracy"].baseline == pytest.approx(
+        np.bincount(of_classes(3).targets).max() / 400
+    )
+
+
+def test_the_baseline_is_the_majority_of_the_training() -> None:
+    held = HeldOut("classes", np.full([4, 2], 0.5), np.array([0, 1, 1, 1]), ["no", "yes"])
+    assert statistics.score(held, np.array([0, 0, 1]))["accuracy"].baseline == 0.25
+
+
+def test_a_temperature_mends_outputs_that_are_too_sure() -> None:
+    held = of_classes(4, 3000)
+    temperature = statistics.fit_temperature(held)
+    mended = statistics.scaled(held.outputs, temperature)
+    before, after = (
+        statistics.calibration(each, held.targets)[2] for each in (held.outputs, mended)
+    )
+    assert temperature > 1.5 and after < before / 2
+
+    def loss(temperature: float) -> float:
+        outputs = statistics.scaled(held.outputs, temperature)
+        return float(-np.log(outputs[np.arange(3000), held.targets]).mean())
+
+    assert loss(temperature) == pytest.approx(min(map(loss, np.linspace(1, 6, 500))), abs=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "shipped", "result", "part"),
+    ("held", "titles"),
     [
-        (["tracking.uri=http://127.0.0.1:5"], True, {}, "compare: http://127.0.0.1:5"),
-        (["tracking=none"], True, {}, "to ship it to MLflow later: python -m dtrain sync"),
-        ([], False, {}, "MLflow has not got everything; type: python -m dtrain sync"),
+        (of_classes(2), ["Confusion matrix", "ROC", "Precision and recall", "Calibration"]),
         (
-            [],
-            True,
-            {
-                "status": "FAILED",
-                "exit_code": 1,
-                "failure": {"kind": "failed", "task": "chief-0", "reason": "bang"},
-            },
-            "chief-0: bang",
+            HeldOut("labels", of_classes(3).outputs, np.eye(3, dtype=int)[of_classes(3).targets],
+                    ["a", "b", "c"]),
+            ["ROC", "Precision and recall"],
         ),
-        ([], True, {"status": "KILLED", "exit_code": 75}, "resume with: python -m dtrain resume="),
+        (
+            HeldOut("numbers", np.zeros([9, 1]), np.arange(9.0)[:, None], [""]),
+            ["Predictions", "Residuals"],
+        ),
     ],
-)
-def test_other_ends(
-    overrides: list[str], shipped: bool, result: dict[str, Any], part: str, tmp_path: Path
-) -> None:
-    assert part in printed(tmp_path, shipped, *overrides, **result)
+)  # fmt: skip
+def test_figures_are_of_the_kind_of_the_targets(held: HeldOut, titles: list[str]) -> None:
+    figures = list(analysis.figures(held))
+    assert [each.title for each in figures] == titles
+    for figure in figures:
+        drawn = page._figure(Figure(**figure.to_json()))
+        assert "nan" not in drawn
+        assert drawn.count("<svg") == (figure.kind in ("lines", "points"))
+        assert len(figure.csv().splitlines()) == len(figure.rows) + 1
 
 
-def test_short_paths(tmp_path: Path) -> None:
-    assert short(tmp_path / "a" / "b") == "a/b"
-    assert short(Path("/elsewhere/b")) == "/elsewhere/b"
+def test_the_worst_examples_come_first() -> None:
+    held = HeldOut("classes", np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 0, 1]),
+                   ["no", "yes"])  # fmt: skip
+    worst = analysis.worst(held)
+    assert worst.tolist() == [1, 2, 0]
+    _, rows = analysis.worst_rows(held, worst.tolist())
+    assert rows[0][:3] == ["no", "yes", 0.8]
 
 
-def test_a_drawing_of_one_task() -> None:
-    assert drawing(Cluster((Task("chief", 0, 2),), "gpu", 2, {})) == [
-        "   task     does                devices       address",
-        "└─ chief-0  trains and records  GPU:0, GPU:1  this machine",
-    ]
+def test_a_name_of_a_class_is_no_html() -> None:
+    name = "<script>alert(1)</script>"
+    held = HeldOut("classes", of_classes(2).outputs, of_classes(2).targets, [name, f"{name}2"])
+    for figure in analysis.figures(held):
+        assert "<script" not in page._figure(figure)
 
 
-def test_a_drawing_of_workers() -> None:
-    """An environment may know no chief: the first worker leads."""
-    tasks = (Task("worker", 0, 1), Task("worker", 1, 1))
-    placed = Cluster(tasks, "cpu", 2, {}).at(["a.example:2222", "127.0.0.1:20000"])
-    assert drawing(placed) == [
-        "   task      does                devices  address",
-        "├─ worker-0  trains and records  CPU:0    a.example:2222",
-        "└─ worker-1  trains              CPU:0    127.0.0.1:20000",
-    ]
+def test_axes_are_logarithmic_over_two_decades_and_a_constant_has_a_place() -> None:
+    from dtrain.report import svg
+
+    def labels(values: list[float]) -> list[str]:
+        rows = [["a", n, value] for n, value in enumerate(values)]
+        drawn = svg.draw(Figure("x", "lines", ["", "step", "y"], rows, mark=(1, "best")))
+        return re.findall(r'text-anchor="end">([^<]*)', drawn)
+
+    assert labels([1, 10, 1000, 5000]) == ["1", "10", "100", "1000"]
+    assert "0.001" in labels([0.001, 0.001])
+    assert svg.draw(Figure("x", "lines", ["", "step", "y"], [["a", 0, None]])) == ""
 
 
-def test_a_drawing_of_parameter_servers() -> None:
-    tasks = (
-        Task("chief", 0, 0),
-        Task("worker", 0, 1, serves=True, replaceable=True),
-        Task("ps", 0, 0, serves=True),
-    )
-    assert drawing(Cluster(tasks, "gpu", 1, {})) == [
-        "   task      does                devices  address",
-        "├─ chief-0   coordinates         CPU:0    this machine",
-        "├─ worker-0  computes gradients  GPU:0    this machine",
-        "└─ ps-0      keeps variables     CPU:0    this machine",
-    ]
+#: A model that does something before it predicts, which a training alone does not.
+MODEL = """
+import os, pathlib, signal
+import keras
+
+class Net(keras.Sequential):
+    def predict_step(self, data):
+        {first}
+        return super().predict_step(data)
+
+def build(input_shape, classes):
+    return Net([keras.Input(input_shape), keras.layers.Dense(classes, activation="softmax")])
+"""
+OWN = ("model=custom", "model._target_=mine.build")
 
 
-def test_the_plan_tells_how_large_an_update_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    planned = Plan(Cluster((Task("chief", 0, 1),), "cpu", 1, {}), 8, 1000, None, OneReplica())
-    print_plan(composed("optimizer.gradient_accumulation_steps=4"), planned, tmp_path / "run")
-    assert "  updates              every 4 steps, of 256 examples\n" in capsys.readouterr().out
-    print_plan(composed(), planned, tmp_path / "run")
-    assert "  updates  " not in capsys.readouterr().out
+def _quick(quick: tuple[str, ...]) -> list[str]:
+    return [w for w in quick if not w.startswith(("report=", "model"))]
 
 
-def test_the_plan_shows_the_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = Cluster((Task("chief", 0, 1), Task("worker", 0, 1)), "cpu", 2, {})
-    print_plan(
-        composed("dry_run=true"), Plan(cluster, 8, 1000, None, OneReplica()), tmp_path / "run"
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines[-4:-1]] == [line.strip() for line in drawing(cluster)]
-    assert "  train examples       1,000" in lines
-    assert "  validation examples  known once the task has loaded the dataset" in lines
-    assert "  run folder           run" in lines
-    assert lines[-1] == "dry_run=true: nothing was started"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("hardware.hosts=2",), True),
-        ((), False),  # the default of multiworker, which stands for no hosts of the user's
-        (("hardware.hosts=2", "launcher=slurm"), False),
-    ],
-)
-def test_hosts_that_are_this_machine_are_said(words: Any, said: bool, dtrain, quick) -> None:
-    run = dtrain(*quick, "strategy=multiworker", *words, "dry_run=true")
+def test_a_training_writes_its_report(dtrain: Any, quick: tuple[str, ...]) -> None:
+    run = dtrain(*_quick(quick), "model=mlp", "model.units=[4]")
     assert run.code == 0, run.output
-    line = "hardware.hosts=2: all 2 processes are on this machine; to start them on others: "
-    assert (line in run.output) == said
-    assert ("a node of SLURM" in run.output) == ("launcher=slurm" in words)
+    held = run.result["held_out"]
+    best = run.result["best_objective"]
+    assert held["scores"]["accuracy"]["value"] == pytest.approx(best)
+    assert held["step"] == run.result["best_step"] and held["examples"] == 50
+    text = run.rundir.page.read_text()
+    for title in (
+        "Confusion matrix",
+        "Calibration",
+        "Worst examples",
+        "learning rate",
+        f"best {best:.4g}",
+    ):
+        assert title in text
+    assert "report.html" in run.output
+    assert not re.search(r'(src|href)="(?!data:)', text)  # it loads nothing
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_run_whose_report_cannot_be_made_is_finished(
+    backend: str, dtrain: Any, on_torch: Any, quick: tuple[str, ...], user_code: Any
+) -> None:
+    user_code(MODEL.format(first="raise RuntimeError('no predictions here')"))
+    run = on_torch(*_quick(quick), *OWN, "trainer.epochs=1", f"backend={backend}")
+    assert run.code == 0 and run.result["status"] == "FINISHED", run.output
+    assert "the report has no predictions: RuntimeError: no predictions here" in run.output
+    assert "Curves" in run.rundir.page.read_text() and "held_out" not in run.result
+
+
+def test_a_run_that_is_killed_while_it_reports_is_finished_when_resumed(
+    dtrain: Any, quick: tuple[str, ...], user_code: Any, tmp_path: Any
+) -> None:
+    marker = tmp_path / "killed"
+    user_code(MODEL.format(first=f"path = pathlib.Path({str(marker)!r})\n"
+              "        if not path.exists():\n"
+              "            path.touch()\n"
+              "            os.kill(os.getpid(), signal.SIGKILL)"))  # fmt: skip
+    run = dtrain(*_quick(quick), *OWN, "trainer.epochs=1")
+    assert run.code == 1 and not run.rundir.page.exists()
+    again = dtrain(f"resume={run.rundir.path}")
+    assert again.code == 0 and again.result["status"] == "FINISHED", again.output
+    assert "Confusion matrix" in again.rundir.page.read_text()
+    assert again.result["step"] == 4 and again.result["held_out"]["examples"] == 50

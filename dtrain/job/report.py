@@ -14,6 +14,7 @@ from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.job.plan import Plan
+from dtrain.report import page
 from dtrain.run import failure
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -111,6 +112,22 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
     return [f"{branch} {line}" for branch, line in zip(branches, aligned(rows), strict=True)]
 
 
+def write_page(view: View, config: Config, rundir: RunDir, result: Json) -> None:
+    """Write the page of a run; one that cannot be written is reported.
+
+    Args:
+        view: where.
+        config: of the run.
+        rundir: of it.
+        result: of it.
+    """
+    try:
+        page.write(rundir, config, result)
+    except Exception as error:  # of a full disk, or a file of the run that something has damaged
+        view.message(f"no report: {error}; to try again: python -m dtrain report "
+                     f"{shlex.quote(short(rundir.path))}")  # fmt: skip
+
+
 def print_end(
     view: View, tracker: Tracker, rundir: RunDir, result: Json, lacking: Collection[str] = ()
 ) -> None:
@@ -134,6 +151,8 @@ def print_end(
         view.detail(f"error: {error}")
     path = short(rundir.path)
     view.detail(f"run folder: {path}")
+    if result["status"] == "FINISHED" and rundir.page.exists():
+        view.detail(f"report:  {short(rundir.page)}")
     if rundir.tensorboard.exists():
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain sync {shlex.quote(path)}"

@@ -335,6 +335,9 @@ class Job:
         )  # fmt: skip
         if pruned := self._requests.pruned and status == "KILLED":
             result["pruned"] = True
+        if self.trains and status == "FINISHED" and self._config.report:
+            # ORDER: with a result the run is finished, and no resume would write the page.
+            report.write_page(self._view, self._config, self._rundir, result)
         if not kept or not self._rundir.result.exists():  # else how it ended before holds
             self._change(functools.partial(self._files.write_result, result))
         if self.trains and status == "FINISHED" and self._delivery is not None:

@@ -48,6 +48,8 @@ class RunDir:
         self.registry = self.path / "registry.json"  # models that MLflow is to hold
         self.columns = self.path / "columns.json"  # of a table: what its columns became
         self.evaluated = self.path / "evaluations.jsonl"  # what was evaluated after training
+        self.report = self.path / "report.json"  # scores and figures of held-out examples
+        self.page = self.path / "report.html"
 
     def log(self, task_name: str) -> Path:
         """Return the log file of the task called ``task_name`` (``<role>-<index>``)."""

@@ -30,7 +30,7 @@ from dtrain.run.checkpoint.store import ASIDE, POINTER, TEMPORARY, committed
 #: What commands write into a run folder, and tasks do not.
 OF_COMMANDS = frozenset({
     "config.yaml", "command.json", "cluster.json", "result.json", "tracking.json", "registry.json",
-    "code", "trackers",
+    "code", "trackers", "report.html",
 })  # fmt: skip
 #: Bytes of the largest part of a file.
 PIECE = 1 << 20

@@ -182,6 +182,7 @@ def result(
         "best_objective": end.get("best_objective", value),
         "best_step": end.get("best_step"),
         "metrics": metrics,
+        **({"held_out": end["held_out"]} if "held_out" in end else {}),
         "step": end.get("step", reported.get("step", max(saved, default=0))),
         # Of a chief that was killed the examples of its last whole epoch are known.
         "examples": end.get("examples", epochs[-1][1] if epochs else 0),

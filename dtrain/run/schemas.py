@@ -229,6 +229,28 @@ class Evaluation(TypedDict):
     confusion: NotRequired[Name]
 
 
+class Score(TypedDict):
+    """One of ``scores`` of a report."""
+
+    value: Number | None
+    low: Number | None
+    high: Number | None
+    baseline: Number | None
+
+
+class Report(TypedDict, total=False):
+    """``report.json``; a figure has the fields of :class:`dtrain.report.figures.Figure`."""
+
+    split: str
+    step: Count
+    examples: Count
+    of: Count
+    scores: dict[str, Score]
+    baseline: str
+    figures: list[Json]
+    notes: list[str]
+
+
 class _Tracked(TypedDict):
     _target_: str
     uri: NotRequired[str | None]

@@ -239,7 +239,7 @@ def run_files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
         rundir: of the run.
         status: how it ended: one that failed has the logs of its tasks.
     """
-    whole = [rundir.config, rundir.result, rundir.model, rundir.weights, rundir.state]
+    whole = [rundir.config, rundir.result, rundir.page, rundir.model, rundir.weights, rundir.state]
     if folders := code.folders(rundir.path):  # what replay makes the run again from
         whole += [rundir.command, rundir.journal]
     paths = [(path, "") for path in whole]

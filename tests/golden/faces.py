@@ -21,7 +21,7 @@ TABLES = Path(__file__).parent / "scenes.txt"
 #: What words of the table stand for: a training of a second, and parts of it.
 WORDS = {
     "QUICK": "SHORT MLP DATA",
-    "SHORT": "tracking=none record_code=false trainer.batch_size=32 trainer.epochs=2"
+    "SHORT": "tracking=none record_code=false report=false trainer.batch_size=32 trainer.epochs=2"
     " launcher.stall_timeout=120",
     "MLP": "model=mlp model.units=[16]",
     "DATA": "dataset=synthetic dataset.shape=[8] dataset.classes=4 dataset.examples=128"

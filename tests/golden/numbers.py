@@ -18,7 +18,7 @@ CLASSES = " trainer.loss=sparse_categorical_crossentropy trainer.metrics=[accura
 USER = "tests.golden.user"
 #: Small steps, by which a difference of rounding does not grow.
 ALL = (
-    "tracking=none record_code=false hydra.run.dir=run launcher.stall_timeout=120"
+    "tracking=none record_code=false report=false hydra.run.dir=run launcher.stall_timeout=120"
     " hardware.intra_op_threads=1 optimizer=sgd optimizer.learning_rate=0.01"
     " trainer.log_every_steps=1"
 )

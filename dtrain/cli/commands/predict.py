@@ -50,7 +50,7 @@ class PredictJob(DerivedJob):
         Raises:
             UsageError: the strategy has several tasks, or the machine has no place for so many.
         """
-        cluster, workers = planned.cluster, int(config.action["workers"])
+        cluster, workers = planned.cluster, int(config.action.get("workers", 1))
         if len(cluster.tasks) > cluster.together:
             refuse("strategy", f"has {len(cluster.tasks)} processes, and a worker is one",
                    config.strategy.name, accepted="one of one process, and any number of workers",

@@ -113,6 +113,8 @@ class Config(Group):
     """Run folder (latest: the newest) or its checkpoint, whose weights begin a new run."""
     record_code: Annotated[bool, scope("record")] = True
     """Record commit, changes and untracked files for replay."""
+    report: Annotated[bool, scope("record", "training")] = True
+    """Write report.html at the end: curves, predictions of held-out examples, scores."""
     dry_run: Annotated[bool, scope("command", "once", "call", "sweep")] = False
     """Print the plan and stop."""
 

@@ -214,6 +214,15 @@ class Evaluate(Action, target="dtrain.after.evaluate.Evaluate"):
     """Each checkpoint as it is saved, until the run ends."""
 
 
+class Report(Action, target="dtrain.after.report.Report"):
+    """Writes the report of a run anew."""
+
+    run: Annotated[f.Path | None, f.scope("command")] = None
+    """The run folder; the command sets it."""
+    checkpoint: Annotated[Checkpoint | None, f.scope("command")] = None
+    """Best, latest or a step; null: the best, or the latest if none is known."""
+
+
 class Predict(Action, scope="numbers", target="dtrain.after.predict.Predict"):
     """Predicts rows with a checkpoint of a run."""
 

@@ -43,6 +43,7 @@ class Abilities:
         short_updates: a weight and its slots are plain variables where an optimizer updates them.
         reads_together: variables are in parts over tasks, which read and write all at the same
             points; what they are set to is the chief's.
+        predicts_alone: one of several tasks can predict while the others wait.
     """
 
     several_optimizers: bool = False
@@ -53,6 +54,7 @@ class Abilities:
     reads_in_loop: bool = False
     short_updates: bool = False
     reads_together: bool = False
+    predicts_alone: bool = False
 
 
 class Tasks:

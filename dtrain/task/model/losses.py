@@ -164,6 +164,15 @@ def is_regression(config: Config, splits: Splits) -> bool:
     return _has_fractions(splits.train)
 
 
+def is_of_numbers(loss: Foreign) -> bool:
+    """Whether a loss of Keras' or PyTorch's is one of numbers."""
+    function = getattr(loss, "function", loss)
+    name = function if isinstance(function, str) else _loss_name(function)
+    words = str(name).lower().replace("_", "")
+    kinds = ("mse", "mae", "squarederror", "absoluteerror", "huber", "l1loss", "logcosh")
+    return any(kind in words for kind in kinds)
+
+
 def _has_fractions(source: Any) -> bool:
     """Whether there are some among the first targets, where these are one array."""
     if isinstance(source, Arrays):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -22,6 +24,7 @@ from dtrain.task.data import data_identity
 from dtrain.task.model import finetune
 from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
+from dtrain.task.train.held_out import write_report
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.recorder import NullRecords, Objective, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
@@ -66,6 +69,7 @@ class Train(Action):
         Raises:
             Interrupted: it was asked to stop, and a checkpoint is saved.
         """
+        began, held_out = time.monotonic(), dict[str, Any]()
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
         records = make_records(process.rundir, config, process.journal, past)
@@ -124,6 +128,9 @@ class Train(Action):
             process.notice(timing.described(measured.seconds, measured.shares))
             with strategy.whole(model):
                 save_model(model, process.rundir, records)
+            if config.report and records.is_chief:
+                seconds = time.monotonic() - began
+                held_out = write_report(session, process.rundir, None, seconds)
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
@@ -140,6 +147,7 @@ class Train(Action):
                     examples_per_second=round(measured.examples_per_second, 1),
                     time_shares={name: round(each, 3) for name, each in measured.shares.items()},
                     metrics=loop.logs,
+                    **({"held_out": held_out} if held_out else {}),
                     **steps.summary(),
                 )
             )

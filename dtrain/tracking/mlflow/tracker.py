@@ -142,6 +142,8 @@ class MLflow(Tracker):
         self._find(run, ended[0])
         self.write(events)
         self._evaluations(run.rundir)
+        if run.rundir.page.is_file():
+            self._call_store("log_artifact", local_path=str(run.rundir.page))
         self._models().ship()
         if not self._resumed:  # the store is another one by now
             self.close(*ended[1:])

@@ -39,7 +39,10 @@ class FullySharded(OneDevice):
 
     def __init__(self, devices: list[str], **options: object):
         super().__init__(devices)
-        self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
+        several = self.tasks.size > 1
+        self.abilities = dataclasses.replace(
+            self.abilities, reads_together=several, predicts_alone=not several
+        )
         self._mesh: DeviceMesh | None = None
         if self.tasks.size > 1:
             kind = devices[0].partition(":")[0]

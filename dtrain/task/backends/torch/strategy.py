@@ -40,7 +40,7 @@ class OneDevice(Backend):
         devices: the name of the device of this task.
     """
 
-    abilities = Abilities(several_optimizers=True)
+    abilities = Abilities(several_optimizers=True, predicts_alone=True)
 
     def __init__(self, devices: list[str]):
         note_divisors()  # ORDER: before the user's code is imported, which may import losses
