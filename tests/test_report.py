@@ -11,6 +11,8 @@ import pytest
 from dtrain.report import analysis, page, statistics
 from dtrain.report.figures import Figure
 from dtrain.report.statistics import HeldOut
+from dtrain.run import evaluations
+from dtrain.run.folder import read_json
 
 
 def of_classes(classes: int, examples: int = 400, ties: bool = False) -> HeldOut:
@@ -192,7 +194,7 @@ def test_a_run_whose_report_cannot_be_made_is_finished(
     user_code(MODEL.format(first="raise RuntimeError('no predictions here')"))
     run = on_torch(*_quick(quick), *OWN, "trainer.epochs=1", f"backend={backend}")
     assert run.code == 0 and run.result["status"] == "FINISHED", run.output
-    assert "the report has no predictions: RuntimeError: no predictions here" in run.output
+    assert "no statistics of predictions: RuntimeError: no predictions here" in run.output
     assert "Curves" in run.rundir.page.read_text() and "held_out" not in run.result
 
 
@@ -210,3 +212,87 @@ def test_a_run_that_is_killed_while_it_reports_is_finished_when_resumed(
     assert again.code == 0 and again.result["status"] == "FINISHED", again.output
     assert "Confusion matrix" in again.rundir.page.read_text()
     assert again.result["step"] == 4 and again.result["held_out"]["examples"] == 50
+
+
+def test_the_command_writes_it_anew_and_evaluate_prints_a_baseline(
+    on_torch: Any, quick: tuple[str, ...], user_code: Any
+) -> None:
+    """Of a PyTorch module whose outputs are logits, which two processes have trained together."""
+    user_code(
+        "import torch\n"
+        "def build(input_shape, classes):\n"
+        "    return torch.nn.Linear(input_shape[0], classes)\n"
+    )
+    run = on_torch(
+        *_quick(quick), *OWN, "report=false", "backend=torch", "optimizer=custom",
+        "optimizer._target_=torch.optim.SGD", "optimizer.learning_rate=0.1",
+        "trainer.loss=torch.nn.CrossEntropyLoss", "strategy=mirrored", "hardware.devices=2",
+    )  # fmt: skip
+    assert run.code == 0 and not run.rundir.page.exists(), run.output
+    path = str(run.rundir.path)
+    assert on_torch("report", path).code == 0
+    assert "Calibration" in run.rundir.page.read_text()
+    scores = read_json(run.rundir.report)["scores"]
+    step = run.result["best_step"]
+    assert scores["log_loss"]["value"] == pytest.approx(run.points("val_loss")[step], rel=1e-5)
+    printed = on_torch("evaluate", path).output
+    assert "baseline: the majority of the training examples" in printed
+    [found] = evaluations.read(run.rundir)
+    assert found["scores"]["log_loss"]["value"] == pytest.approx(found["metrics"]["loss"], rel=1e-5)
+
+
+TABLE = """
+import numpy as np
+from dtrain import datasets
+
+def data():
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    return {split: (x[rows], y[rows]) for split, rows in (
+        ("train", slice(0, 40)), ("validation", slice(40, 50)), ("test", slice(50, 60)))}
+"""
+
+
+def test_a_test_split_is_evaluated_once_with_the_best_checkpoint(
+    dtrain: Any, on_torch: Any, user_code: Any
+) -> None:
+    user_code(TABLE)
+    words = ["tracking=none", "report=false", "model=mlp", "model.units=[4]", "trainer.epochs=3",
+             "dataset=custom", "dataset._target_=mine.data", "trainer.batch_size=20"]  # fmt: skip
+    run = dtrain(*words)
+    assert run.code == 0, run.output
+    [found] = evaluations.read(run.rundir)
+    assert found["step"] == run.result["best_step"] and found["examples"] == 10
+    assert run.result["metrics"]["test/accuracy"] == found["metrics"]["accuracy"]
+    assert f"test/accuracy {found['metrics']['accuracy']:.4g}" in run.output
+    again = dtrain(f"resume={run.rundir.path}", "trainer.epochs=4")
+    last = evaluations.read(run.rundir)[-1]
+    assert last["step"] == again.result["best_step"]
+    assert again.result["metrics"]["test/loss"] == last["metrics"]["loss"]
+
+
+def test_a_file_of_tests_is_refused_before_training_and_evaluate_knows_the_rest(
+    on_torch: Any, tmp_path: Any
+) -> None:
+    generator = np.random.default_rng(0)
+    for name in ("train", "test"):
+        values = generator.normal(size=(80, 2))
+        lines = [f"{a},{b},c{i},{'yes' if a > b else 'no'}" for i, (a, b) in enumerate(values)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,id,y", *lines]))
+    words = ["tracking=none", "report=true", "model=mlp", "model.units=[4]", "trainer.epochs=2",
+             "dataset=csv", "dataset.path=train.csv", "dataset.target=y"]  # fmt: skip
+    wrong = on_torch(*words, "dataset.test=none.csv")
+    assert wrong.code == 2 and "dataset.test=none.csv: there is no such file" in wrong.output
+    run = on_torch(*words, "dataset.test=test.csv")
+    assert run.code == 0, run.output
+    metrics = run.result["metrics"]
+    text = run.rundir.page.read_text()
+    assert "Importance of columns" in text and "train.csv, line " in text
+    record = read_json(run.rundir.report)
+    [worst] = [each for each in record["figures"] if each["title"] == "Worst examples"]
+    assert worst["head"][:2] == ["example", "id"] and re.fullmatch(r"c\d+", worst["rows"][0][1])
+    [bars] = [each for each in record["figures"] if each["kind"] == "bars"]
+    assert {row[0] for row in bars["rows"]} == {"a", "b"}
+    printed = on_torch("evaluate", str(run.rundir.path)).output
+    assert "was evaluated already on this data (test in" in printed
+    assert f"{metrics['test/loss']:.6g}" in printed

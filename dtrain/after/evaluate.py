@@ -37,6 +37,7 @@ from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import checks, losses, train_state
 from dtrain.task.model.named_metrics import LossInputs, inputs_of, with_classes
 from dtrain.task.train import restore
+from dtrain.task.train.held_out import describe
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
 from dtrain.task.train.validation import check_validation, evaluate
@@ -74,6 +75,7 @@ class Evaluate(Action):
         self._by = by
         self._follow = follow
         self._single = False  # one checkpoint is meant by a word: a newer one may take its place
+        self._compares = False  # with a baseline: of several checkpoints it takes too long
         self._slices: Slices | None = None
         self._confusion: Confusion | None = None
         self._classes: list[str] = []
@@ -238,6 +240,7 @@ class Evaluate(Action):
         paths = self._chosen(config)
         record.begin(len(paths))
         self._single = len(paths) == 1 and not str(self._checkpoint).isdecimal()
+        self._compares = len(paths) == 1
         return iter(paths)
 
     def _chosen(self, config: Config) -> list[Path]:
@@ -290,6 +293,13 @@ class Evaluate(Action):
         whole, *each = parts
         metrics = self._results(session, whole)
         made = Evaluation(metrics, whole.examples, time.perf_counter() - begin, before)
+        if self._compares:
+            splits = session.data.splits
+            if self._both is not None:  # the baseline is of the run's own training
+                splits = dataclasses.replace(splits, train=self._both[0].train)
+            data = dataclasses.replace(session.data, splits=splits)
+            found = describe(dataclasses.replace(session, data=data), made.seconds)
+            made.scores, made.baseline = found.get("scores", {}), found.get("baseline", "")
         if cut is not None:
             made.slices = [
                 {"value": name, "examples": size, "metrics": self._results(session, sums)}

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.files.writing import csv_text
-from dtrain.run import checkpoint, evaluations, identity
+from dtrain.run import checkpoint, evaluations
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir, write_text
 from dtrain.task.data import data_identity
 from dtrain.task.train import tensorboard
 from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Session
-
-#: What of the configuration decides what a metric of given examples and weights is.
-_DECLARED = (
-    "model", "trainer.loss", "trainer.loss_weights", "trainer.metrics", "hardware.precision"
-)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -41,6 +33,8 @@ class Evaluation:
         slices: of each its ``value``, ``examples`` and ``metrics``.
         confusion: int64 ``[c, c]``: how many of each class were taken for each other one.
         classes: their names.
+        scores: with intervals and those of a baseline, as a report has them.
+        baseline: what that predicts.
     """
 
     metrics: dict[str, float]
@@ -50,6 +44,8 @@ class Evaluation:
     slices: list[Json] = dataclasses.field(default_factory=list)
     confusion: np.ndarray | None = None
     classes: list[str] = dataclasses.field(default_factory=list)
+    scores: Json = dataclasses.field(default_factory=dict)
+    baseline: str = ""
 
 
 class EvaluationRecorder:
@@ -76,7 +72,7 @@ class EvaluationRecorder:
             "weights": weights,
             "data": data_identity.evaluated(session.config, session.data.identity),
             "examples": session.schedule.validation_examples,
-            "declared": _declared(session.config),
+            "declared": data_identity.declared(session.config),
         }
         self._known: list[Json] = []
         self._computed, self._seconds = 0, 0.0
@@ -169,6 +165,8 @@ class EvaluationRecorder:
             "replicas": session.strategy.replicas,
             "folder": self._folder.path.name,
         }
+        if made.scores:
+            fields |= {"scores": made.scores, "baseline": made.baseline}
         if self._by is not None:
             fields |= {"by": self._by, "slices": made.slices}
             head = ["value", "examples", *made.metrics]
@@ -225,11 +223,3 @@ class EvaluationRecorder:
 
 def _write(path: Path, rows: Iterable[Iterable[object]]) -> None:
     write_text(path, csv_text(rows, "\r\n"))
-
-
-def _declared(config: Config) -> str:
-    """Return a hash of what decides the metrics of given weights and examples."""
-    fingerprints = identity.fingerprints(config)
-    decides = {name: fingerprints[name] for name in _DECLARED}
-    text = json.dumps(decides, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

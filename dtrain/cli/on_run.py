@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from dtrain import errors
 from dtrain.cli import app
 from dtrain.config import schema, tree
 from dtrain.config.check import settle
-from dtrain.config.node import Node
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.tree import Config
 from dtrain.errors import refuse
@@ -26,10 +25,11 @@ from dtrain.job import early_import, folders, report, resume
 from dtrain.job.checks import check_address
 from dtrain.job.checks import start as start_job
 from dtrain.job.run import Job
-from dtrain.run import failure, identity, journal
+from dtrain.run import failure, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.follow import LOOK, Followed
+from dtrain.run.other_data import settle_data
 from dtrain.run.outcome import last
 from dtrain.terminal.progress import Activity
 
@@ -162,7 +162,8 @@ class Derived(RunCommand):
         config.action = config.action.replaced(run=str(self.rundir.path))
         config.output_dir = str(self.rundir.path)
         labels = self.needs_labels(config)
-        config.dataset = settle_data(config.dataset, self.rundir, self._typed, labels)
+        own, columns = tree.read(self.rundir.config).dataset, _columns(self.rundir)
+        config.dataset = settle_data(config.dataset, own, columns, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
         return app.exit_code_of(start_job(config, path, command, kind=self.kind))
@@ -286,63 +287,6 @@ class DerivedJob(Job):
         for line in report.drawing(cluster, planned.where):
             print(f"  {line}")
         print("dry_run=true: nothing was started")
-
-
-#: Keys that say what is held out, or what to evaluate on.
-_VALIDATION = (
-    "validation_split", "validation", "validation_inputs", "validation_target", "validation_weight",
-    "split", "folds", "fold",
-)  # fmt: skip
-#: Those of them that are of the run's own files.
-_OF_FILES = (
-    "validation", "validation_inputs", "validation_target", "validation_weight",
-)  # fmt: skip
-#: The dataset whose targets and weights are in files of their own.
-_BESIDE = "dtrain.datasets.npy"
-#: Without a part that is held out.
-_NOTHING_HELD: Json = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
-#: Keys that say what the targets and the weights are.
-_LABELS = ("target", "weight")
-
-
-def settle_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
-    """Return the ``dataset`` group of a command that names another ``dataset.path`` than its run.
-
-    All of that is meant, and no part of it is held out, unless a key of the validation is typed.
-    Columns are those of the run, by their names. ``dataset.test`` is that path, where it is typed
-    or, of a command that needs labels, where the run has it.
-
-    Args:
-        node: as composed, of the run and of what is typed.
-        rundir: the run.
-        typed: keys that are typed.
-        labels: whether targets are needed.
-    """
-    own = tree.read(rundir.config).dataset
-    test = node.get("test")
-    if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
-        if "path" not in node:
-            refuse("dataset.test", "this dataset is of no files (dataset.path)", test)
-        node, typed = node.replaced(path=test), {*typed, "dataset.path"}
-    if "dataset.path" not in typed or identity.deciding(node) == identity.deciding(own):
-        return node
-
-    def is_free(key: str) -> bool:
-        return key in node and f"dataset.{key}" not in typed
-
-    changes: Json = {}
-    if not any(f"dataset.{key}" in typed for key in _VALIDATION):
-        changes |= {key: None for key in _OF_FILES if is_free(key)}
-        changes |= {key: value for key, value in _NOTHING_HELD.items() if is_free(key)}
-    columns = _columns(rundir)
-    if columns is not None and is_free("inputs") and node["inputs"] is None:
-        changes["inputs"] = columns["inputs"]
-    if columns is not None and is_free("target") and node["target"] is None:
-        changes["target"] = columns["target"]
-    # Files beside the run's inputs are not beside these.
-    if not labels or node.get("_target_") == _BESIDE:
-        changes |= {key: None for key in _LABELS if is_free(key)}
-    return node.replaced(**changes)
 
 
 def _columns(rundir: RunDir) -> Json | None:

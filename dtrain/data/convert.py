@@ -49,8 +49,10 @@ def adapted(value: Dataset, key: str = "dataset") -> Splits:
     if isinstance(value, Splits):
         found = value
     elif isinstance(value, Mapping) and any(name in value for name in _TRAIN):
-        held = next((value[name] for name in _VALIDATION if name in value), None)
-        found = Splits(next(value[name] for name in _TRAIN if name in value), held)
+        held = [name for name in _VALIDATION if name in value]
+        test = value["test"] if len(held) > 1 and "test" in held else None
+        train = next(value[name] for name in _TRAIN if name in value)
+        found = Splits(train, value[held[0]] if held else None, test=test)
     else:
         found = Splits(*_divided(value, key))
     train = _source(found.train, key, "train")
@@ -62,7 +64,10 @@ def adapted(value: Dataset, key: str = "dataset") -> Splits:
         parts = [train, *([] if validation is None else [validation])]
         labels = [each.info.labels() if isinstance(each, Arrays) else None for each in parts]
         classes = of_labels(*labels)
-    return dataclasses.replace(found, train=train, validation=validation, classes=classes)
+    test = _source(found.test, key, "test")
+    return dataclasses.replace(
+        found, train=train, validation=validation, classes=classes, test=test
+    )
 
 
 def _divided(value: Dataset, key: str) -> tuple[Dataset, Dataset]:

@@ -196,6 +196,7 @@ class Splits:
         train: what to train on: a :class:`Source`, or anything that
             :func:`dtrain.data.convert.adapted` makes one of.
         validation: what to evaluate on, of the same kinds; or None.
+        test: what to evaluate once at the end, with the best checkpoint; or None.
         classes: number of classes of an integer label, or a function that counts them where a model
             needs to know; None for anything else.
         task: whether the targets are classes or numbers; ``auto``: as they look.
@@ -212,6 +213,7 @@ class Splits:
     columns: Mapping[str, Nest] | None = None
     encoding: Callable[[], Encoding] | None = None
     notices: tuple[str, ...] = ()
+    test: Dataset = None
 
     def count_classes(self) -> int | None:
         """Return the number of classes; None where targets are no classes.

@@ -186,6 +186,14 @@ def evaluation_lines(events: list[Json], evaluations: Path) -> Iterator[str]:
     cells = [[str(row["step"]), row["weights"], *_numbers(row, names)] for row in rows]
     yield from aligned([head, *cells], {0, *range(2, len(head))})
     for row in rows:
+        if row.get("scores"):
+            yield ""
+            yield f"step {row['step']}, with 95 % by bootstrap; baseline: {row['baseline']}"
+            order = ("value", "low", "high", "baseline")
+            scores = [[name, *(number(each[key]) for key in order)]
+                      for name, each in row["scores"].items()]  # fmt: skip
+            table = aligned([["score", "value", "from", "to", "baseline"], *scores], {1, 2, 3, 4})
+            yield from (f"  {line}" for line in table)
         if row.get("slices"):
             yield ""
             yield f"step {row['step']} by {row['by']}:"

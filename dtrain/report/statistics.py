@@ -14,7 +14,7 @@ RESAMPLES, SEED = 1000, 0
 BINS = 10
 #: Probabilities by which a temperature is fitted.
 _FITTED = 500_000
-_LEAST = 1e-7  # of a probability whose logarithm is taken
+_LEAST = 1e-300  # of a probability whose logarithm is taken
 Statistics = Callable[[np.ndarray], Mapping[str, float]]
 
 

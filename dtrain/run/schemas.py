@@ -212,6 +212,15 @@ class Slice(TypedDict):
     metrics: dict[str, Number]
 
 
+class Score(TypedDict):
+    """One of ``scores`` of a report."""
+
+    value: Number | None
+    low: Number | None
+    high: Number | None
+    baseline: Number | None
+
+
 class Evaluation(TypedDict):
     """A line of ``evaluations.jsonl``."""
 
@@ -227,15 +236,8 @@ class Evaluation(TypedDict):
     by: NotRequired[str]
     slices: NotRequired[list[Slice]]
     confusion: NotRequired[Name]
-
-
-class Score(TypedDict):
-    """One of ``scores`` of a report."""
-
-    value: Number | None
-    low: Number | None
-    high: Number | None
-    baseline: Number | None
+    scores: NotRequired[dict[str, Score]]
+    baseline: NotRequired[str]
 
 
 class Report(TypedDict, total=False):

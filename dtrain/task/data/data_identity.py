@@ -37,6 +37,10 @@ MOST = 1024
 #: Characters of a structure that a record has; the digest is of all.
 _TEXT = 10_000
 
+#: What of the configuration decides what a metric of given examples and weights is.
+_DECLARED = (
+    "model", "trainer.loss", "trainer.loss_weights", "trainer.metrics", "hardware.precision"
+)  # fmt: skip
 #: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
 #: of the training are drawn.
 _NOT_EVALUATED = (
@@ -142,6 +146,14 @@ def evaluated(config: Config, by_split: dict[str, Json]) -> str:
     node = identity.deciding(tree.select(config, "dataset"))
     declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
     text = json.dumps([by_split["validation"]["digest"], declared], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def declared(config: Config) -> str:
+    """Return a hash of what decides the metrics of given weights and examples."""
+    fingerprints = identity.fingerprints(config)
+    decides = {name: fingerprints[name] for name in _DECLARED}
+    text = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

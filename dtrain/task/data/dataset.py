@@ -68,27 +68,33 @@ class Data:
         return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
 
 
-def load(config: Config, trains: bool = True, encoding: Encoding | None = None) -> Data:
+def load(
+    config: Config, trains: bool = True, encoding: Encoding | None = None, test: bool = False
+) -> Data:
     """Make the examples of a run from its ``dataset`` group.
 
     Args:
         config: of the run.
         trains: whether they are trained on: the weights of classes are of a training alone.
         encoding: by which the columns of a table are read; None: it is fitted.
+        test: those to test on are in the place of the validation.
 
     Raises:
         UsageError: they cannot be read, or are not what the other keys ask for.
     """
     with before_training(config.dataset):
-        return _loaded(config, trains, encoding)
+        return _loaded(config, trains, encoding, test)
 
 
-def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
+def _loaded(config: Config, trains: bool, encoding: Encoding | None, test: bool) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
         value = targets.instantiate(node, "dataset", on_error=options.on_error, fitted=encoding)
-        return runtime().readable(adapted(value), str(node["_target_"]))
+        splits = adapted(value)
+        if test:
+            splits = dataclasses.replace(splits, validation=splits.test)
+        return runtime().readable(splits, str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
     ignored = ignored_label(config.trainer.loss)

@@ -32,6 +32,8 @@ from dtrain.task.train.session import Session, quietly
 SECONDS, SHARE = 10.0, 0.05
 #: Examples that are predicted, at most, and numbers that a model may return for them.
 EXAMPLES, NUMBERS = 100_000, 20_000_000
+#: Of a probability that a model returns, as in the crossentropies of Keras'.
+_LEAST = 1e-7
 #: Examples by which the importance of columns is measured.
 _PERMUTED = 2000
 #: Columns that are shown beside the worst examples, such as an id.
@@ -54,27 +56,38 @@ def write_report(session: Session, rundir: RunDir, word: str | None, seconds: fl
     Returns:
         What ``result.json`` has of it.
     """
-    record: Json = {"notes": []}
-    try:
+
+    def restore() -> int:
         path = checkpoint.choose(rundir.checkpoints, word, session.config.objective_mode)[0]
         restored = checkpoint.load(path)
-        _check(session)
         train_state.restore_chosen(session.model, session.strategy, restored, "raw")
-        record = {**describe(session, seconds), "step": restored.step}
-    except Unsuited as error:
-        record["notes"].append(f"No statistics of predictions: {error}.")
-    except Exception as error:  # of the user's model or data, or a damaged checkpoint
-        problem = f"the report has no predictions: {type(error).__name__}: {error}"[:1000]
-        record["notes"].append(problem)
-        session.process.notice(problem)
+        return restored.step
+
+    record = describe(session, seconds, restore)
     quietly(lambda: write_json(rundir.report, record))
-    return summary(record)
-
-
-def summary(record: Json) -> Json:
-    """Return what of a report stands beside metrics: the scores, and of what they are."""
     names = ("split", "step", "examples", "baseline", "scores")
-    return {name: record[name] for name in names} if record.get("scores") else {}
+    return {name: record[name] for name in names} if "scores" in record else {}
+
+
+def describe(session: Session, seconds: float, restore: Callable[[], int] | None = None) -> Json:
+    """Return what a report has of held-out examples; where there is nothing, why.
+
+    Args:
+        session: of the chief.
+        seconds: that the run took.
+        restore: sets the weights of a checkpoint, and returns its step; None: the model has those
+            that are meant, and there are no figures.
+    """
+    try:
+        _check(session)
+        step = None if restore is None else restore()
+        return {"step": step, **_describe(session, seconds, draws=restore is not None)}
+    except Unsuited as error:
+        return {"notes": [f"No statistics of predictions: {error}."]}
+    except Exception as error:  # of the user's model or data, or a damaged checkpoint
+        problem = f"no statistics of predictions: {type(error).__name__}: {error}"[:1000]
+        session.process.notice(problem)
+        return {"notes": [problem]}
 
 
 def _check(session: Session) -> None:
@@ -103,13 +116,8 @@ def _until(session: Session, seconds: float) -> float:
     return time.monotonic() + allowed
 
 
-def describe(session: Session, seconds: float, draws: bool = True) -> Json:
-    """Return scores, figures and notes of what the model predicts for held-out examples.
-
-    Args:
-        session: of the chief; its model has the weights that are meant.
-        seconds: that the run took.
-        draws: figures are made, and not the scores alone.
+def _describe(session: Session, seconds: float, draws: bool) -> Json:
+    """Return scores, notes and, where they are drawn, figures.
 
     Raises:
         Unsuited: there are no statistics of such outputs or targets.
@@ -119,7 +127,6 @@ def describe(session: Session, seconds: float, draws: bool = True) -> Json:
     def may_go_on() -> bool:
         return time.monotonic() < until and not stop()
 
-    _check(session)
     splits: Splits = session.data.splits
     source: Any = splits.validation
     of = session.schedule.validation_examples
@@ -237,6 +244,8 @@ def _probabilities(outputs: np.ndarray, takes: LossInputs) -> np.ndarray:
             outputs = np.exp(outputs - outputs.max(axis=1, keepdims=True))
     elif not are_probabilities:
         raise Unsuited("the outputs are neither probabilities nor logits")
+    else:
+        outputs = np.clip(outputs, _LEAST, 1 - _LEAST)
     if outputs.shape[1] == 1:
         return np.concatenate([1 - outputs, outputs], axis=1)
     return outputs if alone else outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from dtrain.config import objective as metrics
 from dtrain.config.objective import AUTO, ORDER, SPEED
 from dtrain.config.tree import Config
 from dtrain.data.streams import examples_in
+from dtrain.errors import DtrainError
 from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
@@ -21,9 +23,11 @@ from dtrain.run.journal import Journal
 from dtrain.task.backends.base import Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
+from dtrain.task.data.dataset import Data
 from dtrain.task.model import finetune
 from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
+from dtrain.task.train.final_test import Test, load_test, run_test
 from dtrain.task.train.held_out import write_report
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.recorder import NullRecords, Objective, Records
@@ -39,6 +43,22 @@ class Train(Action):
     #: Names of the run's metrics, as far as ``objective=auto`` can be chosen among them before
     #: the first step.
     _names: Sequence[str] = ()
+
+    _test: Test | None = None
+
+    def loaded(self, config: Config, data: Data) -> Data:
+        """Read the test examples, too: what is wrong with them is refused before training.
+
+        A test split that nobody has asked for is left out then.
+        """
+        try:
+            self._test = load_test(config, data)
+        except DtrainError as error:
+            if config.dataset.get("test") is not None:
+                raise
+            notice = f"the dataset's test examples are left out: {error}"
+            return dataclasses.replace(data, notices=(*data.notices, notice))
+        return data
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse an objective that no metric of the run is.
@@ -69,7 +89,7 @@ class Train(Action):
         Raises:
             Interrupted: it was asked to stop, and a checkpoint is saved.
         """
-        began, held_out = time.monotonic(), dict[str, Any]()
+        began, held_out, tested = time.monotonic(), dict[str, Any](), dict[str, float]()
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
         records = make_records(process.rundir, config, process.journal, past)
@@ -128,6 +148,7 @@ class Train(Action):
             process.notice(timing.described(measured.seconds, measured.shares))
             with strategy.whole(model):
                 save_model(model, process.rundir, records)
+            tested = self._run_test(session)
             if config.report and records.is_chief:
                 seconds = time.monotonic() - began
                 held_out = write_report(session, process.rundir, None, seconds)
@@ -146,11 +167,19 @@ class Train(Action):
                     evaluated_examples=loop.evaluated,
                     examples_per_second=round(measured.examples_per_second, 1),
                     time_shares={name: round(each, 3) for name, each in measured.shares.items()},
-                    metrics=loop.logs,
+                    metrics={**loop.logs, **tested},
                     **({"held_out": held_out} if held_out else {}),
                     **steps.summary(),
                 )
             )
+
+    def _run_test(self, session: Session) -> dict[str, float]:
+        """Return the metrics of the test examples; what has no test is trained all the same."""
+        try:
+            return {} if self._test is None else run_test(session, self._test)
+        except Exception as error:  # of the user's metrics or data, or a stop
+            session.process.notice(f"the test examples are not evaluated: {error}"[:1000])
+            return {}
 
 
 def _early_stopping(config: Config, objective: Objective, schedule: Schedule) -> list[Json]:
