@@ -98,11 +98,6 @@ def test_a_temperature_mends_outputs_that_are_too_sure() -> None:
     [
         (of_classes(2), ["Confusion matrix", "ROC", "Precision and recall", "Calibration"]),
         (
-            HeldOut("labels", of_classes(3).outputs, np.eye(3, dtype=int)[of_classes(3).targets],
-                    ["a", "b", "c"]),
-            ["ROC", "Precision and recall"],
-        ),
-        (
             HeldOut("numbers", np.zeros([9, 1]), np.arange(9.0)[:, None], [""]),
             ["Predictions", "Residuals"],
         ),
@@ -296,3 +291,14 @@ def test_a_file_of_tests_is_refused_before_training_and_evaluate_knows_the_rest(
     printed = on_torch("evaluate", str(run.rundir.path)).output
     assert "was evaluated already on this data (test in" in printed
     assert f"{metrics['test/loss']:.6g}" in printed
+
+
+def test_the_interval_of_many_examples_is_that_of_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = of_classes(2, 20_000)
+    few = statistics.score(held, None)
+    monkeypatch.setattr(statistics, "RESAMPLED", 20_000)
+    for name, all_of_them in statistics.score(held, None).items():
+        width = all_of_them.high - all_of_them.low
+        assert few[name].high - few[name].low == pytest.approx(width, rel=0.15)

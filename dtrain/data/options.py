@@ -48,7 +48,7 @@ class Options:
         on_error: what becomes of an example that cannot be read.
         accept_changes: whether a run may continue on data that is not what it was.
         task: whether targets are classes or numbers; ``auto`` looks at them.
-        test: files that ``evaluate`` evaluates on, in the place of the validation.
+        test: files that are evaluated at the end of a training, and by ``evaluate``.
     """
 
     augment: Values | Sequence[Values] | None = None

@@ -23,33 +23,24 @@ def figures(held: HeldOut) -> Iterator[Figure]:
     if held.kind == "numbers":
         yield from _residuals(held)
         return
-    if held.kind == "classes" and len(held.names) <= _MATRIX:
+    if len(held.names) <= _MATRIX:
         counts = statistics.confusion(held).tolist()
         rows = [[name, *row] for name, row in zip(held.names, counts, strict=True)]
         yield Figure("Confusion matrix", "matrix", ["", *held.names], rows,
                      "Rows: true classes; the colour is the share of a row.")  # fmt: skip
     yield from _curves(held)
-    if held.kind == "classes":
-        yield _calibration(held)
-
-
-def _one_against_rest(held: HeldOut) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield names, scores and truths of the classes with the most examples; of two the second."""
-    truths = held.targets == 1
-    if held.kind == "classes":
-        truths = held.targets[:, None] == np.arange(len(held.names))
-    counts = truths.sum(axis=0)
-    order: Sequence[int] = np.argsort(-counts, kind="stable")[:_CURVES].tolist()
-    if held.kind == "classes" and len(held.names) == 2:
-        order = [1]
-    for at in order:
-        if 0 < counts[at] < len(truths):
-            yield held.names[at], held.outputs[:, at], truths[:, at]
+    yield _calibration(held)
 
 
 def _curves(held: HeldOut) -> Iterator[Figure]:
+    """Yield curves of the classes with the most examples, each against the rest; of two one."""
+    counts = np.bincount(held.targets, minlength=len(held.names))
+    order = [1] if len(counts) == 2 else np.argsort(-counts, kind="stable")[:_CURVES].tolist()
     of_roc, of_precision = [], []
-    for name, scores, truths in _one_against_rest(held):
+    for at in order:
+        if counts[at] in (0, len(held.targets)):
+            continue
+        name, scores, truths = held.names[at], held.outputs[:, at], held.targets == at
         false, true, area = statistics.roc(scores, truths)
         of_roc += line(f"{name}: AUC {area:.3f}", false, true)
         recall, precision, average = statistics.precision_recall(scores, truths)

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dtrain.files.fields import Json
 from dtrain.report import svg
 from dtrain.report.figures import Figure, line
 from dtrain.run import code, identity, journal, schemas
-from dtrain.run.folder import RunDir, write_text
+from dtrain.run.folder import RunDir, read_json, write_text
 from dtrain.run.samples import read_encoding
 
 # The policy lets the file load nothing at all, whatever a name in it tries.
@@ -30,31 +31,7 @@ _HEAD = """<!DOCTYPE html>
  content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width">
 """
-_STYLE = """
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 1em auto; max-width: 1120px; padding: 0 12px }
-h1 { font-size: 1.4em; overflow-wrap: anywhere } h2 { font-size: 1.15em; margin: 1.6em 0 .4em }
-h3 { font-size: 1em; margin: .4em 0 }
-.figures { display: flex; flex-wrap: wrap; gap: 1.2em }
-figure { flex: 1 1 330px; max-width: 520px; margin: 0; min-width: 0 }
-figure.wide { flex-basis: 100%; max-width: 100% }
-svg { width: 100%; height: auto; font: 11px system-ui, sans-serif; fill: currentColor }
-.a, .g, .d, .l { fill: none; stroke: currentColor }
-.a { opacity: .6 } .g { opacity: .12 } .d { opacity: .5; stroke-dasharray: 4 3 }
-.l { stroke-width: 1.6 } .bar { width: 100%; min-width: 8em }
-.bar b { display: block; height: .8em; background: #1f88e5 }
-.matrix td, .matrix th { padding: .4em .6em; border: 1px solid #8884 }
-.table { overflow-x: auto }
-table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums }
-th, td { padding: .2em .7em .2em 0; text-align: left; white-space: nowrap }
-td.n, th.n { text-align: right } th { border-bottom: 1px solid #8888 }
-i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em }
-.legend span { margin-right: 1em; white-space: nowrap } p { margin: .3em 0 }
-.legend, .note { font-size: .85em } .note { opacity: .8 }
-code { overflow-wrap: anywhere }
-"""
-#: Names of the words of a score, in a table.
-_SCORES = ("score", "value", "95 % from", "to", "baseline")
+_STYLE = Path(__file__).with_name("page.css").read_text()
 
 
 def write(rundir: RunDir, config: Config, result: Json) -> None:
@@ -68,59 +45,50 @@ def write(rundir: RunDir, config: Config, result: Json) -> None:
     Raises:
         OSError, DamagedFile: a file of the run cannot be read, or the page cannot be written.
     """
-    record: Any = schemas.read(rundir.report, schemas.Report) or {}
+    record = read_json(rundir.report) or {}
     events = list(journal.read(rundir.journal))
     title = f"{config.name}: {result.get('status')}"
     parts = [f"{_HEAD}<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"]
     parts.append(f"<h1>{escape(title)}</h1>")
-    parts.append(_table("run", [], _summary(rundir, config, result)))
-    parts += _scores(record, result)
+    parts.append(_table([], _summary(rundir, config, result)))
+    parts += _scores(record)
     parts += _section("Curves", _curves(events, result))
     title = f"Predictions for the {record.get('split', 'validation')} examples"
     parts += _section(title, [Figure(**each) for each in record.get("figures", ())])
     parts += [f"<p>{escape(note)}</p>" for note in record.get("notes", ())]
     parts += ["<h2>Data</h2>", *_data(rundir, events)]
     parts += ["<h2>What was typed</h2>", f"<p><code>{escape(_typed(rundir))}</code></p>"]
-    parts += ["<h2>Versions</h2>", _table("versions", [], _versions(rundir, config))]
+    parts += ["<h2>Versions</h2>", _table([], _versions(rundir, config))]
     write_text(rundir.page, "\n".join([*parts, "</body></html>\n"]))
 
 
 def _summary(rundir: RunDir, config: Config, result: Json) -> Iterator[list[Any]]:
-    name, value = result.get("objective_name"), result.get("best_objective")
-    if name is not None and value is not None:
-        yield ["best", f"{name} {_cell(value)} at step {result.get('best_step')}"]
-    yield ["metrics at the end", "  ".join(f"{name} {_cell(value)}" for name, value
-                                           in (result.get("metrics") or {}).items())]  # fmt: skip
-    yield ["steps", result.get("step")]
-    if result.get("seconds"):
-        yield ["seconds", result["seconds"]]
-    yield ["parameters", result.get("parameters")]
-    yield ["strategy", f"{config.strategy.name}, {result.get('replicas')} replica(s), "
-           f"backend {config.backend}"]  # fmt: skip
+    if result.get("best_step") is not None:
+        best = f"{result['objective_name']} {_cell(result['best_objective'])}"
+        yield ["best", f"{best} at step {result['best_step']}"]
+    for name in ("metrics", "step", "seconds", "parameters", "replicas"):
+        value = result.get(name)
+        if isinstance(value, dict):
+            value = "  ".join(f"{name} {_cell(each)}" for name, each in value.items())
+        yield [name, value]
+    yield ["strategy", f"{config.strategy.name}, backend {config.backend}"]
     yield ["model", to_plain(config.model)["_target_"]]
     yield ["run folder", str(rundir.path)]
 
 
-def _scores(record: Json, result: Json) -> Iterator[str]:
-    """Yield the scores of the best checkpoint with their intervals, and those of the test."""
-    scores = record.get("scores") or {}
-    if scores:
+def _scores(record: Json) -> Iterator[str]:
+    """Yield the scores of a checkpoint, with their intervals and those of a baseline."""
+    if "scores" in record:
         yield f"<h2>Scores of step {record['step']}</h2>"
-        order = ("value", "low", "high", "baseline")
         yield _table(
-            "scores",
-            list(_SCORES),
-            ([name, *(each[key] for key in order)] for name, each in scores.items()),
+            ["score", "value", "95 % from", "to", "baseline"],
+            ([name, *each.values()] for name, each in record["scores"].items()),
         )
-        yield (
-            f'<p class="note">Of {record["examples"]:,} {escape(record["split"])} examples; the '
-            "interval is by a bootstrap over them. The baseline predicts "
-            f"{escape(record['baseline'])}.</p>"
+        note = (
+            f"Of {record['examples']:,} {record['split']} examples; the interval is by a bootstrap "
+            f"over them. The baseline predicts {record['baseline']}."
         )
-    test = {k: v for k, v in (result.get("metrics") or {}).items() if k.startswith("test/")}
-    if test:
-        yield "<h2>Test</h2>"
-        yield _table("test", ["metric", "value"], map(list, test.items()))
+        yield f'<p class="note">{escape(note)}</p>'
 
 
 def _curves(events: Iterable[Json], result: Json) -> Iterator[Figure]:
@@ -138,10 +106,9 @@ def _curves(events: Iterable[Json], result: Json) -> Iterator[Figure]:
     for name in [*names, "learning_rate"]:
         rows: list[list[Any]] = []
         for part in (name, f"val_{name}"):
-            curve = points.get(part)
-            if curve:
-                steps = np.array(sorted(curve))
-                rows += line(part, steps, np.array([curve[step] for step in steps.tolist()]))
+            if curve := points.get(part):
+                steps, values = np.array(sorted(curve.items())).T
+                rows += line(part, steps, values)
         if rows:
             head = ["metric", "step", name.replace("_", " ")]
             yield Figure(name.replace("_", " "), "lines", head, rows,
@@ -156,19 +123,17 @@ def _section(title: str, figures: Iterable[Figure]) -> Iterator[str]:
 
 
 def _figure(figure: Figure) -> str:
-    draw = {"table": _whole, "bars": _bars, "matrix": _matrix}.get(figure.kind, svg.draw)
+    is_table = figure.kind == "table"
+    draw = {"bars": _bars, "matrix": _matrix}.get(figure.kind, svg.draw)
+    picture = _table(figure.head, figure.rows) if is_table else draw(figure)
     name = re.sub(r"\W+", "_", figure.title.lower()).strip("_")
     data = base64.b64encode(figure.csv().encode()).decode()
-    wide = " class=wide" if figure.kind == "table" else ""
+    wide = " class=wide" if is_table else ""
     return (
-        f"<figure{wide}><h3>{escape(figure.title)}</h3>{draw(figure)}"
+        f"<figure{wide}><h3>{escape(figure.title)}</h3>{picture}"
         f'<p class="note">{escape(figure.note)} '
         f'<a download="{name}.csv" href="data:text/csv;base64,{data}">CSV</a></p></figure>'
     )
-
-
-def _whole(figure: Figure) -> str:
-    return _table("whole", figure.head, figure.rows)
 
 
 def _bars(figure: Figure) -> str:
@@ -195,7 +160,7 @@ def _matrix(figure: Figure) -> str:
     return f'<div class="table"><table class="matrix"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _table(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     def cells(row: Sequence[Any], tag: str) -> str:
         kinds = [" class=n" if isinstance(cell, int | float) else "" for cell in row]
         texts = (f"<{tag}{kind}>{escape(_cell(cell))}</{tag}>"
@@ -204,7 +169,7 @@ def _table(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
 
     first = f"<thead>{cells(head, 'th')}</thead>" if head else ""
     body = "".join(cells(row, "td") for row in rows)
-    return f'<div class="table"><table class="{name}">{first}<tbody>{body}</tbody></table></div>'
+    return f'<div class="table"><table>{first}<tbody>{body}</tbody></table></div>'
 
 
 def _cell(value: Any) -> str:
@@ -221,7 +186,7 @@ def _data(rundir: RunDir, events: Iterable[Json]) -> Iterator[str]:
     splits = [(name, data[name]) for name in ("train", "validation") if name in data]
     rows = [[name, *(each.get(key) for key in ("examples", "structure", "digest"))]
             for name, each in splits]  # fmt: skip
-    yield _table("data", ["split", "examples", "structure", "digest"], rows)
+    yield _table(["split", "examples", "structure", "digest"], rows)
     with contextlib.suppress(DamagedFile, OSError):
         encoding = read_encoding(rundir)
         if encoding is not None:
@@ -229,7 +194,7 @@ def _data(rundir: RunDir, events: Iterable[Json]) -> Iterator[str]:
                        for each in encoding.features]  # fmt: skip
             left_out = [[name, f"left out: {why}", None, None]
                         for name, why in encoding.left_out.items()]  # fmt: skip
-            yield _table("columns", ["column", "kind", "empty", "values"], [*columns, *left_out])
+            yield _table(["column", "kind", "empty", "values"], [*columns, *left_out])
 
 
 def _typed(rundir: RunDir) -> str:

@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-#: Resamples of a bootstrap, and their seed.
-RESAMPLES, SEED = 1000, 0
+#: Resamples of a bootstrap, examples of each, at most, and their seed.
+RESAMPLES, RESAMPLED, SEED = 1000, 5000, 0
 #: Bins of a calibration.
 BINS = 10
 #: Probabilities by which a temperature is fitted.
-_FITTED = 500_000
+_FITTED = 200_000
 _LEAST = 1e-300  # of a probability whose logarithm is taken
 Statistics = Callable[[np.ndarray], Mapping[str, float]]
 
@@ -23,13 +23,13 @@ class HeldOut:
     """Predictions for examples that were held out.
 
     Attributes:
-        kind: what the targets are: one of several classes, labels of 0 and 1, or numbers.
-        outputs: float64 ``[n, k]``: probabilities of classes or labels, or numbers.
+        kind: what the targets are: one of several classes, or numbers.
+        outputs: float64 ``[n, k]``: probabilities of classes, or numbers.
         targets: int64 ``[n]`` of classes, else ``[n, k]``.
         names: of the ``k`` columns.
     """
 
-    kind: Literal["classes", "labels", "numbers"]
+    kind: Literal["classes", "numbers"]
     outputs: np.ndarray
     targets: np.ndarray
     names: list[str]
@@ -38,7 +38,7 @@ class HeldOut:
         """Return the loss of each example: cross-entropy, or the largest squared error."""
         if self.kind == "numbers":
             return ((self.outputs - self.targets) ** 2).max(axis=1)
-        return _cross_entropies(self.outputs, self.targets, self.kind)
+        return _cross_entropies(self.outputs, self.targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ def score(held: HeldOut, known: np.ndarray | None) -> dict[str, Score]:
 
     Args:
         held: what it has predicted.
-        known: targets by which the baseline predicts: the share of each class or label, or the mean
+        known: targets by which the baseline predicts: the share of each class, or the mean
             of the numbers; None: those that were held out.
     """
     targets = held.targets if known is None else known
@@ -72,37 +72,42 @@ def score(held: HeldOut, known: np.ndarray | None) -> dict[str, Score]:
         constant = targets.mean(axis=0)
     same = dataclasses.replace(held, outputs=np.broadcast_to(constant, held.outputs.shape))
     values, baseline = (_statistics(each)(np.ones(len(held.outputs))) for each in (held, same))
-    bounds = bootstrap(len(held.outputs), _statistics(held))
-    return {name: Score(values[name], *bounds[name], baseline[name]) for name in values}
+    scores = {}
+    for name, deviations in bootstrap(held).items():
+        low, high = (values[name] + deviations).tolist()
+        scores[name] = Score(values[name], low, high, baseline[name])
+    return scores
 
 
-def bootstrap(examples: int, statistics: Statistics) -> dict[str, tuple[float, float]]:
-    """Return the bounds between which 95 % of the resamples are.
+def bootstrap(held: HeldOut) -> dict[str, np.ndarray]:
+    """Return by how much the scores of 95 % of the resamples differ, the lowest and the highest.
 
-    Args:
-        examples: how many there are.
-        statistics: returns numbers by name, given how often each example is drawn.
+    Of more than :data:`RESAMPLED` examples so many are resampled, and the differences are made
+    smaller as the square root of the number of examples is larger.
     """
-    generator = np.random.default_rng(SEED)
-    draws = (generator.integers(examples, size=examples) for _ in range(RESAMPLES))
-    results = [statistics(np.bincount(draw, minlength=examples).astype(float)) for draw in draws]
-    bounds = {}
-    for name in results[0]:
-        low, high = np.nanpercentile([result[name] for result in results], [2.5, 97.5])
-        bounds[name] = (float(low), float(high))
-    return bounds
+    generator, examples = np.random.default_rng(SEED), len(held.outputs)
+    size = min(examples, RESAMPLED)
+    chosen = generator.choice(examples, size, replace=False) if size < examples else slice(None)
+    part = dataclasses.replace(held, outputs=held.outputs[chosen], targets=held.targets[chosen])
+    statistics = _statistics(part)
+    own, resampled = statistics(np.ones(size)), list[Mapping[str, float]]()
+    for _ in range(RESAMPLES):
+        draws = generator.integers(size, size=size)
+        resampled.append(statistics(np.bincount(draws, minlength=size).astype(float)))
+    return {
+        name: (np.nanpercentile([each[name] for each in resampled], [2.5, 97.5]) - value)
+        * (size / examples) ** 0.5
+        for name, value in own.items()
+    }
 
 
 def _statistics(held: HeldOut) -> Statistics:
     """Return what computes the scores, given how often each example counts."""
     if held.kind == "numbers":
         return _of_numbers(held)
-    losses = _cross_entropies(held.outputs, held.targets, held.kind)
-    if held.kind == "classes":
-        correct = (held.outputs.argmax(axis=1) == held.targets).astype(float)
-    else:
-        correct = ((held.outputs > 0.5) == held.targets).mean(axis=1)
-    binary = held.kind == "classes" and len(held.names) == 2
+    losses = _cross_entropies(held.outputs, held.targets)
+    correct = (held.outputs.argmax(axis=1) == held.targets).astype(float)
+    binary = len(held.names) == 2
     area = _weighted_area(held.outputs[:, 1], held.targets == 1) if binary else None
 
     def of_classes(counts: np.ndarray) -> dict[str, float]:
@@ -133,12 +138,8 @@ def _of_numbers(held: HeldOut) -> Statistics:
     return of_numbers
 
 
-def _cross_entropies(outputs: np.ndarray, targets: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "classes":
-        chosen = np.take_along_axis(outputs, targets[:, None], axis=1)[:, 0]
-        return -np.log(np.clip(chosen, _LEAST, 1))
-    chosen = np.where(targets == 1, outputs, 1 - outputs)
-    return -np.log(np.clip(chosen, _LEAST, 1)).mean(axis=1)
+def _cross_entropies(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    return -np.log(np.clip(outputs[np.arange(len(targets)), targets], _LEAST, 1))
 
 
 def _weighted_area(scores: np.ndarray, positive: np.ndarray) -> Callable[[np.ndarray], float]:
@@ -201,9 +202,7 @@ def fit_temperature(held: HeldOut) -> float:
     low, high = 0.05, 20.0
     for _ in range(2):
         tried = np.geomspace(low, high, 30)
-        losses = [
-            _cross_entropies(scaled(outputs, each), targets, "classes").mean() for each in tried
-        ]
+        losses = [_cross_entropies(scaled(outputs, each), targets).mean() for each in tried]
         best = int(np.argmin(losses))
         low, high = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
     return float(tried[best])

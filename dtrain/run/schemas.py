@@ -212,15 +212,6 @@ class Slice(TypedDict):
     metrics: dict[str, Number]
 
 
-class Score(TypedDict):
-    """One of ``scores`` of a report."""
-
-    value: Number | None
-    low: Number | None
-    high: Number | None
-    baseline: Number | None
-
-
 class Evaluation(TypedDict):
     """A line of ``evaluations.jsonl``."""
 
@@ -236,21 +227,9 @@ class Evaluation(TypedDict):
     by: NotRequired[str]
     slices: NotRequired[list[Slice]]
     confusion: NotRequired[Name]
-    scores: NotRequired[dict[str, Score]]
+    #: By name: value, low, high, baseline.
+    scores: NotRequired[dict[str, dict[str, Number]]]
     baseline: NotRequired[str]
-
-
-class Report(TypedDict, total=False):
-    """``report.json``; a figure has the fields of :class:`dtrain.report.figures.Figure`."""
-
-    split: str
-    step: Count
-    examples: Count
-    of: Count
-    scores: dict[str, Score]
-    baseline: str
-    figures: list[Json]
-    notes: list[str]
 
 
 class _Tracked(TypedDict):

@@ -168,7 +168,7 @@ class Dataset(f.Group, scope="data"):
     accept_changes: Annotated[bool, f.scope("command")] = False
     """Resume a run although its data has changed."""
     test: Annotated[Files | None, f.scope("length")] = None
-    """Files that `evaluate` evaluates on, all of their rows; null: the validation."""
+    """Files that a training evaluates at its end, and `evaluate`, all of their rows."""
 
 
 class Split(Dataset):

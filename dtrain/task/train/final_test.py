@@ -30,16 +30,6 @@ class Test:
     config: Config
     data: Data
 
-    @property
-    def key(self) -> dict[str, object]:
-        """What :mod:`dtrain.run.evaluations` knows the evaluation by, beside the weights."""
-        return {
-            "weights": "raw",
-            "data": data_identity.evaluated(self.config, self.data.identity),
-            "examples": examples_in(self.data.splits.validation),
-            "declared": data_identity.declared(self.config),
-        }
-
 
 def load_test(config: Config, data: Data) -> Test | None:
     """Return the test of ``dataset.test``, or of the dataset itself; None where there is none.
@@ -106,12 +96,18 @@ def run_test(session: Session, test: Test) -> dict[str, float]:
         raise Interrupted("stopped")
     metrics = steps.results(sums, training=False)
     if process.is_chief:
-        key = {**test.key, "digest": checkpoint.digest(restored.arrays)}
-        if evaluations.find(evaluations.read(process.rundir), key) is None:
-            fields = {
-                "step": restored.step, **key, "prefix": PREFIX, "metrics": metrics,
-                "strategy": session.config.strategy.name, "replicas": strategy.replicas,
-            }  # fmt: skip
-            evaluations.append(process.rundir, **fields)
-            tensorboard.write_evaluations(process.rundir.tensorboard, [fields])
+        fields = {
+            "step": restored.step,
+            "digest": checkpoint.digest(restored.arrays),
+            "weights": "raw",
+            "data": data_identity.evaluated(test.config, test.data.identity),
+            "examples": examples,
+            "declared": data_identity.declared(test.config),
+            "prefix": PREFIX,
+            "metrics": metrics,
+            "strategy": session.config.strategy.name,
+            "replicas": strategy.replicas,
+        }
+        evaluations.append(process.rundir, **fields)
+        tensorboard.write_evaluations(process.rundir.tensorboard, [fields])
     return {f"{PREFIX}/{name}": value for name, value in metrics.items()}

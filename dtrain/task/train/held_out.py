@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -106,31 +108,28 @@ def _check(session: Session) -> None:
         raise Unsuited("the model has layers that keep a state from batch to batch")
 
 
-def _until(session: Session, seconds: float) -> float:
-    """Return when the time for a report is over (``time.monotonic``)."""
-    launcher, allowed = session.config.launcher, max(SECONDS, SHARE * seconds)
-    if launcher.stall_timeout is not None:  # nothing moves meanwhile
-        allowed = min(allowed, launcher.stall_timeout / 2)
-    if len(session.process.cluster.tasks) > 1:
-        allowed = min(allowed, launcher.peer_timeout / 2)
-    return time.monotonic() + allowed
-
-
 def _describe(session: Session, seconds: float, draws: bool) -> Json:
     """Return scores, notes and, where they are drawn, figures.
 
     Raises:
         Unsuited: there are no statistics of such outputs or targets.
     """
-    until, stop = _until(session, seconds), session.process.stop
+    process, launcher = session.process, session.config.launcher
+    allowed = max(SECONDS, SHARE * seconds)
+    # Nothing moves meanwhile, and other tasks wait.
+    allowed = min(allowed, (launcher.stall_timeout or math.inf) / 2)
+    if len(process.cluster.tasks) > 1:
+        allowed = min(allowed, launcher.peer_timeout / 2)
+    began = time.monotonic()
 
-    def may_go_on() -> bool:
-        return time.monotonic() < until and not stop()
+    def may_go_on(share: float = 1.0) -> bool:
+        return time.monotonic() < began + allowed * share and not process.stop()
 
     splits: Splits = session.data.splits
     source: Any = splits.validation
     of = session.schedule.validation_examples
-    rows, outputs, targets = _predict(_forward(session, source), of, may_go_on)
+    forward = _forward(session, source)  # half of the time is for what is made of its outputs
+    rows, outputs, targets = _predict(forward, of, lambda: may_go_on(0.5))
     held = _held_out(session, outputs, targets)
     known = _known_targets(splits, held)
     record: Json = {
@@ -198,7 +197,7 @@ def _held_out(session: Session, outputs: np.ndarray, targets: np.ndarray) -> Hel
     """Return predictions with the meaning that the loss and the targets give them.
 
     Raises:
-        Unsuited: they are neither of classes nor numbers, one row for each example.
+        Unsuited: they are neither of one class nor numbers, one row for each example.
     """
     loss: Any = session.model.loss
     splits = session.data.splits
@@ -222,7 +221,7 @@ def _held_out(session: Session, outputs: np.ndarray, targets: np.ndarray) -> Hel
     is_row = outputs.shape == targets.shape and outputs.shape[1] > 1
     outputs = _probabilities(outputs, takes)
     if is_row and takes.separate:
-        return HeldOut("labels", outputs, (targets > 0.5).astype(np.int64), names)
+        raise Unsuited("the targets are several labels")
     classes = targets.argmax(axis=1) if is_row else targets[:, 0].astype(np.int64)
     if classes.min() < 0 or classes.max() >= len(names) or not (is_row or targets.shape[1] == 1):
         raise unsuited
@@ -230,7 +229,7 @@ def _held_out(session: Session, outputs: np.ndarray, targets: np.ndarray) -> Hel
 
 
 def _probabilities(outputs: np.ndarray, takes: LossInputs) -> np.ndarray:
-    """Return probabilities of classes or labels; of one output those of two classes.
+    """Return probabilities of classes; of one output those of two classes.
 
     Raises:
         Unsuited: the loss takes probabilities, and they are none.
@@ -296,34 +295,22 @@ def _worst(held: HeldOut, source: Source, rows: np.ndarray, splits: Splits) -> F
                   "The held-out examples with the largest losses.")  # fmt: skip
 
 
-class Permuted(Source):
-    """Rows in memory, of which one column has the values of other rows.
+class Rows(Source):
+    """Rows in memory, of which others may take the place.
 
     Args:
         parts: of the rows.
     """
 
     def __init__(self, parts: Parts):
-        self._parts = parts
-        self._place: str | slice | None = None
-        self._order = np.random.default_rng(statistics.SEED).permutation(len(self))
+        self.parts = parts
 
     def __len__(self) -> int:
-        return len(nest.leaves(self._parts[0])[0])
-
-    def exchange(self, place: str | slice) -> None:
-        """Exchange a column: the name of an input, or the place of a feature in the matrix."""
-        self._place = place
+        return len(nest.leaves(self.parts[0])[0])
 
     def __getitem__(self, indices: np.ndarray) -> Parts:
         """Return the rows at ``indices``."""
-        x, *rest = (nest.mapped(lambda leaf: leaf[indices], part) for part in self._parts)
-        if isinstance(self._place, slice):
-            x = x.copy()
-            x[:, self._place] = self._parts[0][self._order[indices], self._place]
-        elif self._place is not None:
-            x = {**x, self._place: self._parts[0][self._place][self._order[indices]]}
-        return (x, *rest)
+        return tuple(nest.mapped(lambda leaf: leaf[indices], part) for part in self.parts)
 
 
 def _importance(
@@ -332,14 +319,22 @@ def _importance(
 ) -> Iterator[Figure]:  # fmt: skip
     """Yield how much larger the loss is where a column of a table is exchanged among the rows."""
     at = np.linspace(0, len(rows) - 1, min(len(rows), _PERMUTED)).astype(int)
-    parts = reading.chosen(source, rows[at])
-    columns = _columns_of(parts[0], session.data.splits)
-    table, own, importance = Permuted(parts), held.losses()[at].mean(), list[list[Any]]()
-    forward = _forward(session, table) if columns else None
+    x, *others = reading.chosen(source, rows[at])
+    columns = _columns_of(x, session.data.splits)
+    if not columns:
+        return
+    table, own, importance = Rows((x, *others)), held.losses()[at].mean(), list[list[Any]]()
+    forward = _forward(session, table)
+    order = np.random.default_rng(statistics.SEED).permutation(len(at))
     for name, place in columns:
-        if forward is None or not may_go_on():
+        if not may_go_on():
             break
-        table.exchange(place)
+        exchanged = copy.copy(x)
+        if isinstance(place, slice):
+            exchanged[:, place] = x[order, place]
+        else:
+            exchanged[place] = x[place][order]
+        table.parts = (exchanged, *others)
         _, outputs, targets = _predict(forward, len(table), lambda: True)
         more = _held_out(session, outputs, targets).losses().mean() - own
         importance.append([name, float(more)])
