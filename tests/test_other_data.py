@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.cli import on_run
 from dtrain.config.node import Node
 from dtrain.run import evaluations, identity
 from dtrain.run.folder import RunDir
+from dtrain.run.other_data import settle_data
 from tests.test_evaluate import here
 
 NAMES = ["a", "b", "c", "d"]
@@ -112,17 +112,10 @@ NPY = {"_target_": "dtrain.datasets.npy", "path": "x"}
 )  # fmt: skip
 def test_what_another_path_means(
     own: dict[str, Any], typed: dict[str, Any], labels: bool, expected: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    rundir = RunDir.create(tmp_path / "run")
-    data = {"event": "data", "time": 0.0, "train": {"examples": 1, "columns": COLUMNS}}
-    rundir.journal.write_text(json.dumps(data) + "\n")
     own = {"_target_": "dtrain.datasets.table", **own}
-    monkeypatch.setattr(
-        on_run.tree, "read", lambda path: type("Config", (), {"dataset": Node(own)})
-    )
     node = {**own, **typed}
     names = {f"dataset.{name}" for name in typed}
-    found = on_run.settle_data(Node(node), rundir, names, labels)
+    found = settle_data(Node(node), Node(own), COLUMNS, names, labels)
     assert dict(found) == {**node, **expected}
     assert identity.deciding(found) is not None

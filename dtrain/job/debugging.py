@@ -103,6 +103,7 @@ def prepare(config: Config, name: str) -> None:
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(schema.defaults(NoTracker))
+    config.report = False
     config.action, kind = node, node["_target_"]
     in_tasks = config.backend != "tensorflow" or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:

@@ -107,8 +107,8 @@ def _statistics(held: HeldOut) -> Statistics:
         return _of_numbers(held)
     losses = _cross_entropies(held.outputs, held.targets)
     correct = (held.outputs.argmax(axis=1) == held.targets).astype(float)
-    binary = len(held.names) == 2
-    area = _weighted_area(held.outputs[:, 1], held.targets == 1) if binary else None
+    both = len(held.names) == 2 and len(np.unique(held.targets)) == 2
+    area = _weighted_area(held.outputs[:, 1], held.targets == 1) if both else None
 
     def of_classes(counts: np.ndarray) -> dict[str, float]:
         whole = counts.sum()
