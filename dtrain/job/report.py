@@ -14,7 +14,6 @@ from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.job.plan import Plan
-from dtrain.report import page
 from dtrain.run import failure
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -121,6 +120,8 @@ def write_page(view: View, config: Config, rundir: RunDir, result: Json) -> None
         rundir: of it.
         result: of it.
     """
+    from dtrain.report import page  # with NumPy
+
     try:
         page.write(rundir, config, result)
     except Exception as error:  # of a full disk, or a file of the run that something has damaged
