@@ -31,10 +31,10 @@ def test_curves_and_scores_are_those_of_scikit_learn(ties: bool) -> None:
 
     held = of_classes(2, ties=ties)
     scores, truths = held.outputs[:, 1], held.targets == 1
-    found = statistics.score(held, None)
-    assert found["accuracy"].value == metrics.accuracy_score(truths, scores > 0.5)
-    assert found["log_loss"].value == pytest.approx(metrics.log_loss(truths, held.outputs))
-    assert found["auc"].value == pytest.approx(metrics.roc_auc_score(truths, scores))
+    held_scores = statistics.score(held, None)
+    assert held_scores["accuracy"].value == metrics.accuracy_score(truths, scores > 0.5)
+    assert held_scores["log_loss"].value == pytest.approx(metrics.log_loss(truths, held.outputs))
+    assert held_scores["auc"].value == pytest.approx(metrics.roc_auc_score(truths, scores))
     false, true, area = statistics.roc(scores, truths)
     assert np.trapezoid(true, false) == pytest.approx(area)
     *_, average = statistics.precision_recall(scores, truths)
@@ -50,11 +50,11 @@ def test_numbers_are_scored_beside_their_mean() -> None:
     generator = np.random.default_rng(2)
     true = generator.normal(size=(300, 2))
     held = HeldOut("numbers", true + generator.normal(scale=0.5, size=true.shape), true, ["a", "b"])
-    found = statistics.score(held, np.zeros([5, 2]))
-    assert found["rmse"].value == pytest.approx(np.sqrt(((held.outputs - true) ** 2).mean()))
-    assert found["r2"].value == pytest.approx(metrics.r2_score(true, held.outputs))
-    assert found["mae"].baseline == pytest.approx(np.abs(true).mean())  # of the mean, 0
-    assert found["r2"].low < found["r2"].value < found["r2"].high
+    held_scores = statistics.score(held, np.zeros([5, 2]))
+    assert held_scores["rmse"].value == pytest.approx(np.sqrt(((held.outputs - true) ** 2).mean()))
+    assert held_scores["r2"].value == pytest.approx(metrics.r2_score(true, held.outputs))
+    assert held_scores["mae"].baseline == pytest.approx(np.abs(true).mean())  # of the mean, 0
+    assert held_scores["r2"].low < held_scores["r2"].value < held_scores["r2"].high
 
 
 def test_an_interval_holds_the_true_score_and_is_the_same_again() -> None:
@@ -232,8 +232,10 @@ def test_the_command_writes_it_anew_and_evaluate_prints_a_baseline(
     assert scores["log_loss"]["value"] == pytest.approx(run.points("val_loss")[step], rel=1e-5)
     printed = on_torch("evaluate", path).output
     assert "baseline: the majority of the training examples" in printed
-    [found] = evaluations.read(run.rundir)
-    assert found["scores"]["log_loss"]["value"] == pytest.approx(found["metrics"]["loss"], rel=1e-5)
+    [evaluation] = evaluations.read(run.rundir)
+    assert evaluation["scores"]["log_loss"]["value"] == pytest.approx(
+        evaluation["metrics"]["loss"], rel=1e-5
+    )
 
 
 TABLE = """
@@ -256,10 +258,10 @@ def test_a_test_split_is_evaluated_once_with_the_best_checkpoint(
              "dataset=custom", "dataset._target_=mine.data", "trainer.batch_size=20"]  # fmt: skip
     run = dtrain(*words)
     assert run.code == 0, run.output
-    [found] = evaluations.read(run.rundir)
-    assert found["step"] == run.result["best_step"] and found["examples"] == 10
-    assert run.result["metrics"]["test/accuracy"] == found["metrics"]["accuracy"]
-    assert f"test/accuracy {found['metrics']['accuracy']:.4g}" in run.output
+    [evaluation] = evaluations.read(run.rundir)
+    assert evaluation["step"] == run.result["best_step"] and evaluation["examples"] == 10
+    assert run.result["metrics"]["test/accuracy"] == evaluation["metrics"]["accuracy"]
+    assert f"test/accuracy {evaluation['metrics']['accuracy']:.4g}" in run.output
     again = dtrain(f"resume={run.rundir.path}", "trainer.epochs=4")
     last = evaluations.read(run.rundir)[-1]
     assert last["step"] == again.result["best_step"]

@@ -298,8 +298,8 @@ class Evaluate(Action):
             if self._both is not None:  # the baseline is of the run's own training
                 splits = dataclasses.replace(splits, train=self._both[0].train)
             data = dataclasses.replace(session.data, splits=splits)
-            found = describe(dataclasses.replace(session, data=data), made.seconds)
-            made.scores, made.baseline = found.get("scores", {}), found.get("baseline", "")
+            record = describe(dataclasses.replace(session, data=data), made.seconds)
+            made.scores, made.baseline = record.get("scores", {}), record.get("baseline", "")
         if cut is not None:
             made.slices = [
                 {"value": name, "examples": size, "metrics": self._results(session, sums)}

@@ -37,8 +37,8 @@ class ReportJob(PredictJob):
         """Print what would be started (``dry_run=true``)."""
         DerivedJob.show(config, planned, folder)
 
-    def found(self, events: list[Json]) -> Json:
-        """Return nothing more: what was predicted is with the run."""
+    def result_fields(self, events: list[Json]) -> Json:
+        """Return none: what is predicted is with the run."""
         return {}
 
     def _print_end(self, found: Json, lacking: Collection[str]) -> None:
