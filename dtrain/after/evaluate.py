@@ -298,8 +298,9 @@ class Evaluate(Action):
             if self._both is not None:  # the baseline is of the run's own training
                 splits = dataclasses.replace(splits, train=self._both[0].train)
             data = dataclasses.replace(session.data, splits=splits)
-            record = describe(dataclasses.replace(session, data=data), made.seconds)
-            made.scores, made.baseline = record.get("scores", {}), record.get("baseline", "")
+            compared = describe(dataclasses.replace(session, data=data), made.seconds)
+            made.scores = compared.get("scores", {})
+            made.baseline = compared.get("baseline", "")
         if cut is not None:
             made.slices = [
                 {"value": name, "examples": size, "metrics": self._results(session, sums)}
