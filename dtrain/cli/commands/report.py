@@ -11,7 +11,6 @@ trained with report=false or by several processes, or of another checkpoint. Exi
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 from dtrain.cli.commands.predict import PredictJob
 from dtrain.cli.on_run import Derived, DerivedJob, start
@@ -21,7 +20,6 @@ from dtrain.config.schema import running
 from dtrain.config.tree import Config
 from dtrain.files.fields import Json
 from dtrain.job import report
-from dtrain.job.plan import Plan
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir, read_json, short
 from dtrain.tracking import shipping
@@ -31,11 +29,6 @@ class ReportJob(PredictJob):
     """Predicts held-out examples, and writes the page."""
 
     saving = "nothing is kept"
-
-    @staticmethod
-    def show(config: Config, planned: Plan, folder: Path) -> None:
-        """Print what would be started (``dry_run=true``)."""
-        DerivedJob.show(config, planned, folder)
 
     def result_fields(self, events: list[Json]) -> Json:
         """Return none: what is predicted is with the run."""
