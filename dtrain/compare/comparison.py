@@ -187,7 +187,7 @@ def _scale(found: Comparison) -> None:
         for group in together.values():
             if len({run.replicas for run in group}) > 1:
                 found.efficiency.update(_efficiency(group, found.baselines))
-    if not found.efficiency:
+    if not found.efficiency and len({run.replicas for run in found.runs if run.replicas}) > 1:
         found.notes.append("no scaling efficiency: no runs differ in the number of replicas alone")
 
 
