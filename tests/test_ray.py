@@ -246,5 +246,5 @@ def test_what_is_not_there(quiet: Nodes) -> None:
     assert not Path("run").exists()
     done = swept(quiet, f"launcher.address={quiet.address},127.0.0.1:1")
     assert done.returncode == 2
-    said = f"other jobs of this command are on {quiet.address}, and Ray connects a process with one"
+    said = f"other jobs of this command are on {quiet.address}: Ray connects a process with one"
     assert said in done.stderr
