@@ -296,6 +296,8 @@ def describe(error: BaseException) -> str:
     message = ""
     with contextlib.suppress(Exception):  # of a __str__ of the user's
         message = str(error)
+    if message.startswith("Exception encountered when calling "):  # what a layer of Keras raised
+        message = " ".join(message.partition("Arguments received by ")[0].split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

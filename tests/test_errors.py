@@ -99,6 +99,12 @@ def test_what_a_key_takes_is_said_by_its_field() -> None:
     assert str(errors.UsageError("no.key", "is odd")) == "no.key: is odd"
 
 
+def test_what_a_layer_of_keras_raises_is_one_line() -> None:
+    head = "Exception encountered when calling Reshape.call()."
+    text = f"{head}\n\nThe size is 6.\n\nArguments received by Reshape.call():\n  x=1"
+    assert errors.describe(ValueError(text)) == f"ValueError: {head} The size is 6."
+
+
 def test_exceptions_travel() -> None:
     usage = errors.UsageError("a.b", "is one", 1, accepted="two", typed="a.b=2")
     for error in (usage, errors.DataError("FILE", "is bad"), errors.DamagedFile("a", "is cut")):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dtrain.compare.comparison import Comparison, compare, curves_csv, runs_csv, text
+from dtrain.compare.comparison import Comparison, compare, curves_csv, failures, runs_csv, text
 from dtrain.compare.load import of_folders
+from dtrain.errors import printable
 from dtrain.host import packages
 
 __all__ = ["write", "write_all"]
@@ -19,14 +20,16 @@ def write(folder: Path, baseline: str | None = None) -> list[str]:
         baseline: a run's name, or KEY=VALUE that it alone has; by default that in ``sweep.json``.
 
     Returns:
-        The lines of the table.
+        The lines of the table; a sweep itself says which of its jobs failed.
 
     Raises:
         UsageError: there is no run, or ``baseline`` is not one of them, or a file of another
             origin has the name of one of these.
     """
     runs, sweep = of_folders([folder])
-    return write_all(compare(runs, sweep, baseline), folder)
+    comparison = compare(runs, sweep, baseline)
+    write_all(comparison, folder)
+    return text(comparison)
 
 
 def write_all(found: Comparison, folder: Path) -> list[str]:
@@ -40,7 +43,7 @@ def write_all(found: Comparison, folder: Path) -> list[str]:
 
     tables = {page.RUNS: runs_csv(found), page.CURVES: curves_csv(found)}
     page.write(folder, page.page(found), tables)
-    return text(found)
+    return [*text(found), *map(printable, failures(found))]
 
 
 packages.make_callable(__name__)

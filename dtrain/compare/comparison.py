@@ -429,13 +429,17 @@ def remarks(found: Comparison) -> list[str]:
         lines.append(
             "efficiency: examples/s of a replica, over those of the run with the fewest replicas"
         )
-    problems = ((run.name, (run.problem or "").splitlines()) for run in found.runs)
-    lines += [f"{name}: {problem[0][:_LINE]}" for name, problem in problems if problem]
     return lines + found.notes
 
 
+def failures(found: Comparison) -> list[str]:
+    """Return a line for each run that failed, with its reason."""
+    problems = [(run.name, " ".join((run.problem or "").split())) for run in found.runs]
+    return [f"{name}: {problem[:_LINE]}" for name, problem in problems if problem]
+
+
 def text(found: Comparison) -> list[str]:
-    """Return the lines for a terminal."""
+    """Return the lines for a terminal, but for those of :func:`failures`."""
     parts = columns(found)
     right = {index for index, column in enumerate(parts) if column.format is not None}
     rows = zip(*([column.head, *column.cells()] for column in parts), strict=True)

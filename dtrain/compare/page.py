@@ -74,7 +74,7 @@ def page(found: Comparison) -> str:
         f"<h1>{escape(title)}</h1>",
         *_sweep(found),
         *_table(found, colours),
-        _list(comparison.remarks(found)),
+        _list([*comparison.remarks(found), *comparison.failures(found)]),
         *_legend(found, colours),
     ]
     for section in plots.sections(found):
