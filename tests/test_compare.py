@@ -147,6 +147,14 @@ def test_a_sweep(sweep: Path) -> None:
     assert compare.write(sweep, "strategy=one_device") == lines[:-1], "a sweep says what failed"
 
 
+def test_a_narrow_terminal(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lines = compare.write(sweep, "strategy=one_device")
+    assert max(map(len, lines[:5])) <= 80
+    assert lines[6].startswith("not shown, for want of room: replicas, examples/s, seconds")
+
+
 def test_its_csv(sweep: Path) -> None:
     compare.write(sweep, "0")
     found = rows((sweep / "comparison.csv").read_text())

@@ -7,7 +7,9 @@ import functools
 import itertools
 import math
 import shlex
+import shutil
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -327,6 +329,8 @@ def _distinguishes(key: str) -> bool:
 #: Columns of what was evaluated after training.
 EVALUATED = 6
 _LINE = 1000  # characters of what is said of a run
+#: Columns that a narrow terminal does without, one after the other; the page and the CSV have all.
+SPARE = ("replicas", "examples/s", "seconds", "loss", "difference", "efficiency")
 
 
 @dataclasses.dataclass
@@ -348,6 +352,10 @@ class Column:
     def cells(self) -> list[str]:
         """Return the values as they are shown."""
         return [self._cell(value) for value in self.values]
+
+    def room(self) -> int:
+        """Return the characters that it takes in a line, with the space to the next."""
+        return max(map(len, [self.head, *self.cells()])) + 2
 
     def _cell(self, value: object) -> str:
         if value is None:
@@ -440,10 +448,16 @@ def failures(found: Comparison) -> list[str]:
 
 def text(found: Comparison) -> list[str]:
     """Return the lines for a terminal, but for those of :func:`failures`."""
-    parts = columns(found)
+    parts, left_out = columns(found), []
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for head in SPARE:
+        if room is not None and sum(each.room() for each in parts) > room:
+            left_out += [each.head for each in parts if each.head == head]
+            parts = [each for each in parts if each.head != head]
+    notes = [f"not shown, for want of room: {', '.join(left_out)}"] if left_out else []
     right = {index for index, column in enumerate(parts) if column.format is not None}
     rows = zip(*([column.head, *column.cells()] for column in parts), strict=True)
-    return [*aligned(list(rows), right), "", *map(printable, remarks(found))]
+    return [*aligned(list(rows), right), "", *notes, *map(printable, remarks(found))]
 
 
 def runs_csv(found: Comparison) -> str:
