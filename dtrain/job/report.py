@@ -164,7 +164,8 @@ def print_end(
             view.detail(f"compare: {part.view()}")
     if tracker.address is None:
         view.detail(f"not tracked; to ship it to MLflow later: {sync}")
-    if result["status"] == "KILLED" and result["exit_code"] == 75:
+    lost = (result["failure"] or {}).get("kind") in failure.LOSSES and rundir.checkpoints.exists()
+    if lost or (result["status"] == "KILLED" and result["exit_code"] == 75):
         view.detail(f"resume with: python -m dtrain resume={shlex.quote(path)}")
 
 
