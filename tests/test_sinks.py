@@ -105,7 +105,7 @@ def test_a_run_is_read_once_for_several_readers(
     for reader in (0, 1):
         read(reader)
         assert sorted(set(seen[reader])) == list(range(1, 101))
-    assert not feed._own
+    assert not feed._own and not feed._window, "what all have read is not kept"
     journal.close()
 
 

@@ -219,7 +219,9 @@ class JournalFeed:
             events = list(itertools.islice(self._window, self._positions[reader] - self._first,
                                           None))[:EVENTS]  # fmt: skip
             self._positions[reader] += len(events)
-            while len(self._window) > WINDOW:
+            together = [at for each, at in enumerate(self._positions) if each not in self._own]
+            read_by_all = min(together, default=self._first + len(self._window))
+            while self._first < read_by_all or len(self._window) > WINDOW:
                 self._window.popleft()
                 self._first += 1
             return events

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,8 @@ TWO = ("strategy=multiworker", "hardware.hosts=2")
 CASES = {
     "mirrored": (*RUN, "strategy=mirrored", "hardware.devices=2"),
     "multiworker": (*RUN, *TWO),
-    "env": (*RUN, *TWO, "launcher=env"),
+    # A command waits so long for one that never comes, as it was killed before.
+    "env": (*RUN, *TWO, "launcher=env", "launcher.start_timeout=40"),
     "agents": (*RUN, *TWO, "launcher=local", "launcher._target_=tests.agents.Together"),
     "ssh": (*RUN, "strategy=multiworker", "launcher.hosts=[a,b]"),
     "sweep": ("-m", *RUN[:-1], "hydra.sweep.dir=run", "seed=1,2,3", "sweep.parallel=2"),
@@ -94,12 +96,26 @@ class Attempt:
     def left(self) -> list[str]:
         """Return the command lines of processes that come from these commands."""
         lines = [str(each) for each in (self._hosts.left().items() if self._hosts else ())]
+        for path in self._here():
+            with contextlib.suppress(OSError):
+                line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                lines.append(f"{path.name} {line}")
+        return lines
+
+    def end(self) -> None:
+        """Kill what is left on this machine."""
+        for path in self._here():
+            with contextlib.suppress(OSError):
+                os.kill(int(path.name), signal.SIGKILL)
+
+    def _here(self) -> list[Path]:
+        """Return the folders below ``/proc`` of what has the mark in its environment."""
+        mark, paths = f"{MARK}={self.folder}\0".encode(), []
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if f"{MARK}={self.folder}\0".encode() in (path / "environ").read_bytes():
-                    line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    lines.append(f"{path.name} {line}")
-        return lines
+                if mark in (path / "environ").read_bytes():
+                    paths.append(path)
+        return paths
 
     def stage(self) -> str:
         """Return how far the job has come."""
@@ -175,6 +191,7 @@ def campaign(name: str, times: int, seed: int, patience: float, folder: Path) ->
             except AssertionError as error:
                 wrong += 1
                 print(f"WRONG {attempt.folder}: {error}", flush=True)
+                attempt.end()
     when = ", ".join(f"{count} {stage}" for stage, count in sorted(stages.items()))
     print(f"{name}: {times} killed ({when}), {wrong} wrong; all was gone within {slowest:.1f} s; "
           f"{resumed} went on to their end", flush=True)  # fmt: skip
