@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.run import checkpoint, journal
+from dtrain.run import checkpoint, failure, journal
 from dtrain.run.folder import RunDir, read_json
 from tests import servers
 from tests.conftest import QUICK
@@ -203,7 +203,7 @@ def test_a_link_that_is_gone(host: str, cluster: Cluster) -> None:
     result = read_json(command.rundir.result) or {}
     assert result["status"] == "FAILED"
     if host != "login":
-        assert f"(host {host})" in result["failure"]["reason"], result
+        assert f"(host {host})" in str(failure.sentence(result["failure"])), result
     until(lambda: not cluster.left(), cluster.left, 30)
     assert checkpoint.steps(command.rundir.checkpoints)
 
