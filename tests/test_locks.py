@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from dtrain.files import locks
 from dtrain.run.folder import LOCK, RunDir
@@ -32,3 +35,35 @@ def test_a_look_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch) -
     with (tmp_path / LOCK).open("w") as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         assert RunDir(tmp_path).lock() is None
+
+
+def test_one_thread_of_a_process_asks_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, most = [0], [0]
+
+    class Counted(FileLock):
+        def acquire(self, *args: Any, **kwargs: Any) -> Any:
+            asking[0] += 1
+            most[0] = max(most[0], asking[0])
+            try:
+                return super().acquire(*args, **kwargs)
+            finally:
+                asking[0] -= 1
+
+    monkeypatch.setattr("filelock.FileLock", Counted)
+    barrier = threading.Barrier(9)
+
+    def work() -> None:
+        barrier.wait()
+        with locks.alone(tmp_path / "lock"):
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    with locks.alone(tmp_path / "lock"):
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+    for thread in threads:
+        thread.join()
+    assert most == [1]

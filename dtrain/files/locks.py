@@ -7,10 +7,13 @@ not every kernel has it.)
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import threading
 import time
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from dtrain.files import reading
@@ -20,6 +23,9 @@ _LOOKS = 5.0
 _PAUSE = 0.001
 #: Seconds between two attempts to be alone.
 _POLL = 0.01
+#: Held by the thread that asks for a file, or has it.
+_threads: weakref.WeakValueDictionary[Path, threading.Lock] = weakref.WeakValueDictionary()
+_guard = threading.Lock()
 
 
 def take(descriptor: int) -> bool:
@@ -42,15 +48,21 @@ def take(descriptor: int) -> bool:
     return True
 
 
-def alone(path: Path) -> AbstractContextManager[object]:
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
     """Return a context in which no other thread or process is in that of the same file.
+
+    Of this process' threads one alone asks for the file, again and again; the others wait for it.
 
     Raises:
         OSError: on entering: the file cannot be made, or its disk keeps no locks.
     """
     from filelock import FileLock  # takes 20 ms, which most commands do without
 
-    return FileLock(path, poll_interval=_POLL)
+    with _guard:
+        thread = _threads.setdefault(path, threading.Lock())
+    with thread, FileLock(path, poll_interval=_POLL):
+        yield
 
 
 def is_held(path: Path) -> bool:
