@@ -14,7 +14,7 @@ import pytest
 
 from dtrain.cli.commands.sync import sync
 from dtrain.config import private, tree, trust
-from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.folder import FORMAT, RunDir, read_json, write_json
 from dtrain.run.journal import Journal
 from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun
@@ -59,7 +59,8 @@ class Scene:
         self.rundir.config.write_text(tree.to_yaml(self.config))
         write_json(self.rundir.cluster, CLUSTER.to_json())
         trust.begin([f"tracking.uri={address}"], None)  # the user's own command has named it
-        write_json(self.rundir.command, private.sign_command([], None, address))
+        command = {"format": FORMAT, **private.sign_command([], None, address)}
+        write_json(self.rundir.command, command)
         self.journal = Journal(self.rundir.journal)
         self.steps: list[int] = []
         run = TrackedRun(self.config, self.rundir, CLUSTER)
