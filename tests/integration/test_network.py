@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.run import journal
-from dtrain.run.folder import RunDir
+from dtrain.run import failure, journal
+from dtrain.run.folder import RunDir, read_json
 from tests import network
 from tests.conftest import QUICK, need
 from tests.integration.test_cluster_faults import ENDLESS
@@ -64,6 +64,11 @@ class Job:
         """The chief's run folder."""
         [found] = self.folder.glob("chief-0/outputs/*/*/journal.jsonl")
         return RunDir(found.parent)
+
+    @property
+    def error(self) -> str:
+        """Why the run failed, as its command says it."""
+        return str(failure.sentence((read_json(self.rundir.result) or {}).get("failure")))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
