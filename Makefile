@@ -4,6 +4,7 @@
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
 # make test-trackio  with Trackio, which needs an older Pillow than the others
 # make test-peers  losses beside those of Lightning, in an environment of its own
+# make test-kills  a hundred launching commands, each killed at a random moment; half an hour
 # make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
 # make campaigns  every table of some packages, by one command each
@@ -15,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUNS := .venv/.runs
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-trackio test-peers test-docs test-notebook campaigns golden check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-trackio test-peers test-kills test-docs test-notebook campaigns golden check docs bench clean
 
 install: $(STAMP)
 
@@ -82,6 +83,9 @@ test-peers:
 	.venv-peers/bin/python -m pip install --quiet -c constraints.txt -e ".[torch]" pytest pytest-xdist
 	.venv-peers/bin/python -m pip install --quiet lightning
 	.venv-peers/bin/python -m pytest -n 0 -m peers tests/test_peers.py
+
+test-kills: install
+	$(BIN)/python -m tests.campaigns.kills
 
 test-docs: install
 	$(BIN)/python -m pytest -m "faults or not faults" tests/test_docs.py tests/test_gallery.py
