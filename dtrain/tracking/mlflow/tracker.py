@@ -273,7 +273,8 @@ class MLflow(Tracker):
         # Of the last epoch, as the command says them; those of a step are of its interval.
         last = [(name, value, int(ended * 1000), int(result.get("step") or 0))
                 for name, value in (result.get("metrics") or {}).items()
-                if isinstance(value, int | float)]  # fmt: skip
+                if isinstance(value, int | float) and not name.startswith(("val_", "test/"))
+                ]  # fmt: skip
         if last:
             self._store.points(self._run_id, last[:BATCH])
         self._evaluations(rundir)
