@@ -17,6 +17,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from dtrain.data.dates import CYCLES
 from dtrain.data.encoding import Encoding
 from dtrain.data.fit_encoding import MANY
 from dtrain.errors import refuse
@@ -24,8 +25,6 @@ from dtrain.host import usage
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
 _BYTES = 16
-#: Days of a year and of a week.
-_CYCLES = (365.2425, 7.0)
 
 
 def mlp(
@@ -132,7 +131,7 @@ def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:
             if feature.kind == "date":
                 angles = [
                     days * (2 * math.pi / cycle) + feature.offset % cycle * (2 * math.pi / cycle)
-                    if feature.offset else days * (2 * math.pi / cycle) for cycle in _CYCLES
+                    if feature.offset else days * (2 * math.pi / cycle) for cycle in CYCLES
                 ]  # fmt: skip
                 waves = [wave(angle) for angle in angles for wave in (keras.ops.sin, keras.ops.cos)]
                 parts += [keras.ops.nan_to_num(wave, nan=0.0) for wave in waves]

@@ -19,6 +19,7 @@ from dtrain.data.nest import Leaf, Nest, Parts, Tensor
 from dtrain.errors import DataError, UsageError, refuse
 from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
+from dtrain.task.model.probabilities import probabilities
 
 #: The name of the only output of a model.
 ONLY = "prediction"
@@ -90,6 +91,8 @@ class Columns:
         Raises:
             UsageError: something has no place in a table of rows.
         """
+        own = getattr(self.function, "func", self.function) not in (None, argmax, top_k)
+        outputs = outputs if own else probabilities(self.model, outputs)
         outputs = _by_name(self.model, outputs)
         if self.function is not None:
             outputs = self.function(outputs)

@@ -14,6 +14,8 @@ from dtrain.errors import refuse, typed
 
 #: Share of the texts that are dates, from which on one that is none is an error.
 ALMOST_ALL = 0.95
+#: Days of a year and of a week: what a model gets of a date beside its number.
+CYCLES = (365.2425, 7.0)
 #: Forms of days, of which the first one that fits is taken, and of what may follow them.
 _DAYS = (
     "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y.%m.%d",

@@ -189,6 +189,15 @@ class Encoding:
             for feature in self.features
         }
 
+    def matrix(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the matrix of what :meth:`plain` returns."""
+        parts = [
+            _encoded(each, inputs[each.name], "row {}".format) if each.is_text
+            else subtract_offset(inputs[each.name], each.offset)[:, None]
+            for each in self.features
+        ]  # fmt: skip
+        return np.concatenate(parts, axis=1)
+
     def _check(self, columns: Mapping[str, Leaf]) -> None:
         names = [feature.name for feature in self.features]
         for name in names:

@@ -6,6 +6,7 @@ is loaded from its files.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,22 +20,21 @@ import tensorflow as tf
 from dtrain import models
 from dtrain.config.tree import Config
 from dtrain.data import nest
-from dtrain.data.encoding import Encoding
 from dtrain.data.nest import Leaf, Nest
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.data.tabular.encoded import ArraysOfTable
 from dtrain.data.tabular.source import TableSource
 from dtrain.errors import TrainingError
-from dtrain.export.main import leaf_names
+from dtrain.export.main import onnx_run
+from dtrain.export.names import TableInputs, leaf_names
 from dtrain.export.sample import Run
 from dtrain.files import writing
-from dtrain.files.fields import Json
 from dtrain.run.exports import SIGNATURE, Signature, Tensor
 from dtrain.task import keras_internals
 from dtrain.task.backends import module
 from dtrain.task.data import reading
 from dtrain.task.model.checks import fixed_rows
+from dtrain.task.model.probabilities import probabilities
 from dtrain.task.model.walk import inputs
 
 
@@ -46,24 +46,25 @@ class Named(keras.Model):
         structure: a nest like the model's inputs, with their names.
         specs: of the inputs, in the order of the nest's leaves.
         outputs: names of the leaves of what the model returns.
-        encoding: of a table, whose columns are the inputs; None where the inputs are the examples.
+        change: makes probabilities of the outputs that are logits.
+        table: whose columns are the inputs; None where the inputs are the examples.
     """
 
     def __init__(
         self, model: keras.Model, structure: Nest, specs: Sequence[Any], outputs: Sequence[str],
-        encoding: Encoding | None = None,
+        change: Callable[[Nest], Nest], table: TableInputs | None = None,
     ):  # fmt: skip
         super().__init__()
         self.model = model
-        self.encoding = encoding
+        self.table = table
         # Keras would replace nests that are attributes by its own.
-        self.names = lambda: (structure, list(specs), list(outputs))
+        self.names = lambda: (structure, list(specs), list(outputs), change)
 
     def call(self, inputs: Nest, training: bool = False) -> Nest:
         """Return the outputs by name."""
-        structure, specs, outputs = self.names()
+        structure, specs, outputs, change = self.names()
         leaves = [inputs[spec.name] for spec in specs]
-        results = nest.leaves(self.model(nest.packed(structure, leaves), training=False))
+        results = nest.leaves(change(self.model(nest.packed(structure, leaves), training=False)))
         return dict(zip(outputs, (leaf for leaf in results if leaf is not None), strict=True))
 
     @property
@@ -93,37 +94,23 @@ class Named(keras.Model):
         Args:
             source: of the training's examples, whose columns may make an input.
         """
-        structure, specs, outputs = self.names()
-        if self.encoding is not None:
-            columns: Json = {
-                spec.name: {"columns": [name]}
-                for name, spec in zip(sorted(structure), specs, strict=True)
-            }
-        else:
-            columns = {spec.name: _columns(source, spec.name) for spec in specs}
+        _, specs, outputs, _ = self.names()
         traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
+        given = [{**_tensor(s.name, s), **_columns(source, s.name)} for s in specs]
         return {
-            "inputs": [{**_tensor(spec.name, spec), **columns[spec.name]} for spec in specs],
+            "inputs": given if self.table is None else self.table.tensors(),
             "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],
         }  # fmt: skip
 
     def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
-        structure, specs, _ = self.names()
-        if self.encoding is None:
-            leaves = nest.leaves(reading.first(source, count)[0])
-            return {
-                spec.name: np.asarray(tf.cast(leaf, spec.dtype).numpy())
-                for leaf, spec in zip(leaves, specs, strict=True)
-            }
-        table = source.source if isinstance(source, ArraysOfTable) else source
-        names = [feature.name for feature in self.encoding.features]
-        columns = self.encoding.plain(table.cells(np.arange(count), names))
+        if self.table is not None:
+            return self.table.first(source, count)
+        leaves = nest.leaves(reading.first(source, count)[0])
         return {
-            structure[name]: np.array([each.encode() for each in value], object)[:, None]
-            if value.dtype == object else value[:, None]
-            for name, value in columns.items()
-        }  # fmt: skip
+            spec.name: np.asarray(tf.cast(leaf, spec.dtype).numpy())
+            for leaf, spec in zip(leaves, self.names()[1], strict=True)
+        }
 
 
 def _tensor(name: str, spec: Any) -> Tensor:
@@ -151,7 +138,7 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     """
     encoding = None if splits.encoding is None else splits.encoding()
     if encoding is not None:
-        return _of_columns(model, splits, encoding)
+        return _of_columns(model, splits, TableInputs(encoding))
     rows = fixed_rows(model, config)
     places = list(nest.named(reading.specs(splits.train, rows)[0]))
     declared = _declared(model, places)
@@ -169,26 +156,19 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     own = own if len(own) == len(outputs) else [""] * len(outputs)
     layers = {layer.name: layer for layer in model.layers}
     chosen = [(place, layers.get(name)) for place, name in zip(outputs, own, strict=True)]
-    made = Named(model, nest.packed(x, names), specs, leaf_names("output", chosen))
+    change = functools.partial(probabilities, model)
+    made = Named(model, nest.packed(x, names), specs, leaf_names("output", chosen), change)
     made(dict(zip(names, leaves, strict=True)))  # builds it
     return made
 
 
-def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named:
+def _of_columns(model: keras.Model, splits: Splits, table: TableInputs) -> Named:
     """Return a model whose inputs are the columns of a table: what encodes them is part of it."""
-    features = sorted(encoding.features, key=lambda feature: feature.name)
-    names = leaf_names("input", [(feature.name, None) for feature in features])
-    specs = [
-        tf.TensorSpec(
-            [None, 1],
-            tf.string if feature.is_text else tf.float64 if feature.offset else tf.float32,
-            name,
-        )
-        for feature, name in zip(features, names, strict=True)
-    ]
-    structure = {feature.name: name for feature, name in zip(features, names, strict=True)}
+    specs = [tf.TensorSpec(each["shape"], each["dtype"], each["name"]) for each in table.tensors()]
     outputs = leaf_names("output", [("", model.layers[-1])])
-    made = Named(models.with_columns(model, encoding), structure, specs, outputs, encoding)
+    whole = models.with_columns(model, table.encoding)
+    change = functools.partial(probabilities, model)
+    made = Named(whole, table.names, specs, outputs, change, table)
     made({name: tf.constant(value) for name, value in made.first(splits.train, 1).items()})
     return made
 
@@ -315,6 +295,8 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     """
     if name == "savedmodel":  # as it is served, without the code that made the model
         return module("exported").Program(str(path.parent), {})
+    if name == "onnx":
+        return onnx_run(path)
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 

@@ -1,17 +1,16 @@
 """The processes of ``python -m dtrain export``: one that writes, and one that compares.
 
 What is written is run in another process than the one that wrote it, so that it can use nothing but
-its files. Besides what is the same for all frameworks: how a model is built for an export, how its
-inputs and outputs are called, and how a file of ONNX is run.
+its files. Besides what is the same for all frameworks: how a model is built for an export, and how
+a file of ONNX is run.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
-from dtrain.data.nest import Leaf
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, refuse
 from dtrain.export import sample
@@ -30,7 +28,8 @@ from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
-from dtrain.run.samples import Sample
+from dtrain.run.folder import RunDir
+from dtrain.run.samples import Sample, read_encoding
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import dataset
@@ -44,8 +43,6 @@ from dtrain.task.train.session import untrained
 #: By what a model is exported: a module that has ``named``, ``write`` and ``load``.
 _OF = {"tensorflow": "dtrain.export.formats", "torch": "dtrain.export.modules"}
 _LONGEST = 300  # characters of what a library says
-#: Names that Keras gives to inputs that have none.
-_UNNAMED = re.compile(r"(input_layer|keras_tensor|input)(_\d+)?")
 #: Sends a clause about what is being done.
 Doing = Callable[[str], None]
 
@@ -80,7 +77,7 @@ def _kit() -> Any:
 
 
 def written(
-    config: Config, doing: Doing, folder: str, work: str, path: str, averaged: bool,
+    config: Config, doing: Doing, run: str, folder: str, work: str, path: str, averaged: bool,
     names: list[str],
 ) -> Json:  # fmt: skip
     """Write formats of a model.
@@ -88,6 +85,7 @@ def written(
     Args:
         config: of the run.
         doing: reports.
+        run: its folder.
         folder: that the formats go to.
         work: takes what is needed until all is compared.
         path: of the checkpoint.
@@ -105,7 +103,7 @@ def written(
     doing("building the model")
     restored = checkpoint.load(Path(path))
     with before_training(config.dataset):
-        made, splits = built(config)
+        made, splits = built(config, run)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = kit.named(made, splits, config)
         doing("computing the trained model's outputs")
@@ -130,20 +128,21 @@ def written(
     return {
         "signature": named.signature(splits.train),
         "classes": list(splits.train.info.class_names()),
-        "encoding": None if named.encoding is None else named.encoding.to_json(),
+        "encoding": None if named.table is None else named.table.encoding.to_json(),
         "examples": len(examples),
         "refused": refused,
     }
 
 
 def checked(
-    config: Config, doing: Doing, folder: str, work: str, names: list[str]
+    config: Config, doing: Doing, run: str, folder: str, work: str, names: list[str]
 ) -> dict[str, float | str]:
     """Run formats, and compare them with Keras.
 
     Args:
         config: of the run.
         doing: reports.
+        run: its folder.
         folder: that the formats are in.
         work: of :func:`written`.
         names: of the formats.
@@ -157,10 +156,8 @@ def checked(
         doing(f"running {name}")
         try:
             path = Path(folder, FORMATS[name].files[-1])
-            run = onnx_run(path) if name == "onnx" else kit.load(
-                name, path, lambda: kit.named(*built(config), config)
-            )  # fmt: skip
-            results[name] = sample.compared(run, examples, FORMATS[name].limit)
+            loaded = kit.load(name, path, lambda: kit.named(*built(config, run), config))
+            results[name] = sample.compared(loaded, examples, FORMATS[name].limit)
         except DtrainError as error:
             results[name] = str(error)
         except Exception as error:
@@ -168,13 +165,17 @@ def checked(
     return results
 
 
-def built(config: Config) -> tuple[keras.Model, Splits]:
+def built(config: Config, run: str) -> tuple[keras.Model, Splits]:
     """Build the model of a run, and open its data; the model is as new.
+
+    Args:
+        config: of the run.
+        run: its folder, which has the encoding of a table.
 
     Raises:
         UsageError: it cannot be exported.
     """
-    splits = dataset.load(config).splits
+    splits = dataset.load(config, encoding=read_encoding(RunDir(run))).splits
     model = untrained(config, splits, Default([]))
     if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
         refuse("model", "has no call: it cannot be run on examples", type(model).__name__,
@@ -184,30 +185,6 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
                "model must not", layers[0].name, accepted="layers of stateful=False")  # fmt: skip
     model.compiled = False  # what is saved is there to be run, with no optimizer, loss or metrics
     return model, splits
-
-
-def leaf_names(role: str, leaves: Sequence[tuple[str, Leaf]]) -> list[str]:
-    """Return a name for each leaf: its key, else that which the user has given, else a number.
-
-    Args:
-        role: ``input`` or ``output``.
-        leaves: the place of each in its nest; the input or layer that it is of, None for none.
-    """
-    names: list[str] = []
-    for at, (place, layer) in enumerate(leaves):
-        name = "" if layer is None else str(layer.name)
-        kind = re.sub(
-            r"(.)([A-Z][a-z]+)|([a-z])([A-Z])", r"\1\3_\2\4", type(layer).__name__
-        ).lower()
-        if not re.fullmatch(r"(\d+\.?)*", place):
-            name = place
-        elif layer is None or _UNNAMED.fullmatch(name) or re.fullmatch(rf"{kind}(_\d+)?", name):
-            name = f"{role}s" if len(leaves) == 1 else f"{role}_{at}"
-        name = other = re.sub(r"\W", "_", name)
-        while other in names:
-            other = f"{name}_{names.count(name) + sum(o.startswith(name) for o in names)}"
-        names.append(other)
-    return names
 
 
 def onnx_run(path: Path) -> Run:

@@ -14,7 +14,8 @@ from dtrain.data import nest
 from dtrain.data.nest import Nest
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.export.main import leaf_names
+from dtrain.export.main import onnx_run
+from dtrain.export.names import MATRIX, TableInputs, leaf_names
 from dtrain.export.sample import Run
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends import module
@@ -30,31 +31,44 @@ class Named:
     Args:
         model: of the module.
         x: some inputs, a nest of arrays.
+        table: whose columns are the inputs; None where the inputs are the examples.
 
     Attributes:
+        inputs, outputs: their names in a program, which takes the matrix of a table.
         run: returns the outputs of a batch, by name.
     """
 
-    #: Any number of examples is a batch; the inputs are the examples.
-    rows = encoding = None
+    #: Any number of examples is a batch.
+    rows = None
 
-    def __init__(self, model: Any, x: Nest):
-        self.model, self.x = model, x
+    def __init__(self, model: Any, x: Nest, table: TableInputs | None):
+        self.model, self.x, self.table = model, x, table
         self.inputs = leaf_names("input", [(place, None) for place, _ in nest.named(x)])
+        self.inputs = self.inputs if table is None else [MATRIX]
         returned = nest.named(runtime().outputs(model, x))
         places = [place for place, leaf in returned if leaf is not None]
         self.outputs = leaf_names("output", [(place, None) for place in places])
-        self.run: Run = module("exported").run(model.module.eval(), x, self.inputs, self.outputs)
+        exported = module("exported")
+        whole = exported.Whole(model).eval()
+        self.run = self.of_columns(exported.run(whole, x, self.inputs, self.outputs))
+
+    def of_columns(self, run: Run) -> Run:
+        """Return a program of a matrix as a function of the columns; another as it is."""
+        table = self.table
+        return run if table is None else lambda batch: run({MATRIX: table.matrix(batch)})
 
     def first(self, source: Source | Stream, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
+        if self.table is not None:
+            return self.table.first(source, count)
         [x] = runtime().computed(reading.first(source, count)[:1])
         return dict(zip(self.inputs, nest.leaves(x), strict=True))
 
     def signature(self, source: Source | Stream) -> Signature:
         """Return what goes in and what comes out."""
         batch = self.first(source, 1)
-        return {"inputs": _tensors(batch), "outputs": _tensors(self.run(batch))}
+        inputs = _tensors(batch) if self.table is None else self.table.tensors()
+        return {"inputs": inputs, "outputs": _tensors(self.run(batch))}
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> list[Tensor]:
@@ -66,7 +80,8 @@ def _tensors(arrays: dict[str, np.ndarray]) -> list[Tensor]:
 
 def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     """Give names to the inputs and outputs of a model of :func:`built`."""
-    return Named(model, runtime().computed(reading.first(splits.train, 2)[:1])[0])
+    table = None if splits.encoding is None else TableInputs(splits.encoding())
+    return Named(model, runtime().computed(reading.first(splits.train, 2)[:1])[0], table)
 
 
 def write(named: Named, name: str, path: Path, saved: Path) -> None:
@@ -80,4 +95,6 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     if name == "safetensors":
         exported.load_weights(made.model, path)
         return made.run
-    return exported.run(*exported.program(path), made.inputs, made.outputs)
+    if name == "onnx":
+        return made.of_columns(onnx_run(path))
+    return made.of_columns(exported.run(*exported.program(path), made.inputs, made.outputs))

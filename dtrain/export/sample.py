@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.encoding import Encoding
 from dtrain.data.nest import Leaf
 from dtrain.data.sources import Splits
 from dtrain.errors import TrainingError, refuse
+from dtrain.export.names import MATRIX, TableInputs
 from dtrain.files.fields import Json
 from dtrain.run.exports import EXAMPLES, LIMIT, RECORD, SAMPLE
 from dtrain.run.folder import read_json
@@ -142,11 +144,18 @@ class Served:
         places = (Path(path), Path(path).parent)
         record = next(filter(None, (read_json(place / RECORD) for place in places)), {})
         files = [place / SAMPLE for place in places if (place / SAMPLE).is_file()]
-        program = backends.module("exported").Program(path, record.get("signature", {}))
-        self._program = program
-        shapes = [each["shape"] for each in (*program.inputs, *program.outputs)]
+        kind, signature = backends.module("exported").Program, record.get("signature", {})
+        self._table: TableInputs | None = None
+        inputs = None
+        if kind.takes_matrix and record.get("encoding"):
+            self._table = TableInputs(Encoding.from_json(record["encoding"]))
+            inputs = self._table.tensors()
+            signature = {**signature, "inputs": [{"name": MATRIX}]}
+        program = self._program = kind(path, signature)
+        inputs = inputs or program.inputs
+        shapes = [each["shape"] for each in (*inputs, *program.outputs)]
         self.about: Json = {
-            "inputs": program.inputs, "outputs": program.outputs, "platform": program.platform,
+            "inputs": inputs, "outputs": program.outputs, "platform": program.platform,
             "batched": all(shape and shape[0] is None for shape in shapes),
             "classes": record.get("classes", []), "encoding": record.get("encoding"),
             "deviation": None, "examples": 0,
@@ -166,6 +175,8 @@ class Served:
             ValueError: the model refuses the inputs.
             MemoryError: there is not enough memory.
         """
+        if self._table is not None:
+            arrays = {MATRIX: self._table.matrix(arrays)}
         return self._program(arrays)
 
     def _independent(self, stored: Sample) -> bool:

@@ -157,7 +157,7 @@ def _exported(
         return ExportResult(version.path, already, None, {})
     writing.make_folder(version.aside)
     try:
-        places = {"folder": str(version.aside), "work": str(path)}
+        places = {"run": str(rundir.path), "folder": str(version.aside), "work": str(path)}
         try:
             written = asked(
                 do="write", **places, path=str(path), averaged=weights == "ema", names=names

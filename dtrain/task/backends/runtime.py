@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from dtrain.config.tree import Hardware
+from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Source, Splits
 from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
@@ -45,13 +46,24 @@ class NotFinite:
 class Plain(Protocol):
     """Models and what trains them, of the framework itself, beside those of Keras."""
 
-    def as_model(self, built: Foreign, precision: str, x: Nest) -> Foreign:
+    def prepared(self, built: Foreign, encoding: Encoding | None) -> Foreign:
+        """Return what prepares the matrix of a table for a module; None of all else.
+
+        Args:
+            built: what the user's function has returned.
+            encoding: of the table; None where there is none.
+        """
+
+    def as_model(
+        self, built: Foreign, precision: str, x: Nest, prepared: Foreign = None
+    ) -> Foreign:
         """Return a module of the framework's as a model; anything else as it is.
 
         Args:
             built: what the user's function has returned.
             precision: ``hardware.precision``.
             x: inputs of one example.
+            prepared: of :meth:`prepared`.
 
         Raises:
             UsageError: it cannot be trained so.

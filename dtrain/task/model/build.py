@@ -11,15 +11,17 @@ from dtrain.config import targets
 from dtrain.config.targets import AUTO
 from dtrain.config.tree import Config
 from dtrain.data import nest
+from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Nest, Options
+from dtrain.task.aliases import Foreign, Nest, Options
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
 from dtrain.task.model import checks, finetune, losses, optimizers, train_state
+from dtrain.task.model.probabilities import note_logits
 
 
 def model(
@@ -63,18 +65,34 @@ def model(
         counts.append(splits.count_classes())
         return counts[-1]
 
+    encodings: list[Encoding | None] = []
+
+    def encoding() -> Encoding | None:  # whose model takes it, prepares the matrix itself
+        encodings.append(losses.encoding(config, splits))
+        return encodings[-1]
+
     plain, is_auto = runtime().PLAIN, config.trainer.loss == AUTO
-    config = losses.settled(config, splits)
+    config, prepared = losses.settled(config, splits), None
+
+    def create(shapes: Nest) -> Foreign:
+        with runtime().building():
+            return targets.instantiate(
+                config.model, "model", input_shape=shapes, classes=classes,
+                outputs=losses.outputs(config, splits, y), encoding=encoding,
+            )  # fmt: skip
+
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         try:
-            with runtime().building():
-                built = targets.instantiate(
-                    config.model, "model", input_shape=shapes, classes=classes,
-                    outputs=losses.outputs(config, splits, y),
-                    encoding=lambda: losses.encoding(config, splits),
-                )  # fmt: skip
+            built = create(shapes)
+            if plain is not None and not encodings:
+                prepared = plain.prepared(built, losses.encoding(config, splits))
+            if prepared is not None and (prepared.width,) != shapes:
+                # A function does not say what it returns before it is called.
+                with runtime().alone():
+                    keras.utils.set_random_seed(config.seed)
+                built = create((prepared.width,))
         except Exception as error:
             if y is None and isinstance(error, UsageError) and error.key == "model.classes":
                 raise UsageError("dataset.target", "no target is named, and this model predicts "
@@ -84,7 +102,7 @@ def model(
                 error.add_note(_without_classes(y))
             raise
         if plain is not None:
-            built = plain.as_model(built, config.hardware.precision, x)
+            built = plain.as_model(built, config.hardware.precision, x, prepared)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             if any(kind.__module__ == "torch.nn.modules.module" for kind in type(built).__mro__):
@@ -107,6 +125,9 @@ def model(
                 with targets.blame("model", config.model, config.model._target_):
                     predicted = _predicted(built, x)
             except Exception as error:
+                if prepared is not None:
+                    error.add_note(f"the module gets float32 [b, {prepared.width}] of the table: "
+                                   f"input_shape is ({prepared.width},)")  # fmt: skip
                 if not has_own(built, "train_step"):
                     raise
                 failed = error  # its step need not call it, or with something else
@@ -154,6 +175,7 @@ def model(
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))
                 notice(checks.accumulation_notice(built, predicted))
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
+            note_logits(built, y, predicted)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
             example = runtime().computed(reading.first(splits.train, part))

@@ -198,7 +198,7 @@ def _named(value: Any, key: str) -> Any:
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
-def _part(value: Any, key: str | int, names: Sequence[str]) -> Any:
+def part_of(value: Any, key: str | int, names: Sequence[str]) -> Any:
     """Return what a value has for an output, by its name or its place; one is for all."""
     if not nest.is_nest(value):
         return value
@@ -233,8 +233,8 @@ def metrics_of(
         made = {
             part: metrics_of(
                 each, f"{key}[{part}]" if is_list else f"{key}.{part}",
-                _part(loss, part, names),
-                (_part(example[0], part, names), _part(example[1], part, names)), (), notice,
+                part_of(loss, part, names),
+                (part_of(example[0], part, names), part_of(example[1], part, names)), (), notice,
             )
             for part, each in pairs
         }  # fmt: skip

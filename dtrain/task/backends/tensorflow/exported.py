@@ -36,6 +36,8 @@ class Program:
     """
 
     platform = "tensorflow_savedmodel"
+    #: Columns of a table are inputs of the model, which encodes them.
+    takes_matrix = False
 
     def __init__(self, path: str, signature: Json):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from dtrain.task.aliases import Batch, Foreign, Nest
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.keras_internals import load_program
 from dtrain.task.backends.torch.plain import PlainModel
+from dtrain.task.model.probabilities import probabilities
 
 #: A module as a function of arrays by name.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -31,6 +33,25 @@ def _arguments(x: Nest) -> tuple[Batch, dict[str, Nest]]:
     if isinstance(x, dict):
         return (), x
     return (tuple(x) if isinstance(x, list | tuple) else (x,)), {}
+
+
+class Whole(torch.nn.Module):
+    """A module with what prepares the matrix of a table, and makes probabilities of its outputs.
+
+    Args:
+        model: of the module.
+    """
+
+    def __init__(self, model: PlainModel):
+        super().__init__()
+        self.module, self.prepared = model.module, model.prepared
+        self._change = functools.partial(probabilities, model)
+
+    def forward(self, *args: Nest, **kwargs: Nest) -> Nest:
+        """Return what is predicted."""
+        if self.prepared is not None:
+            args = (self.prepared(*args),)
+        return self._change(self.module(*args, **kwargs))
 
 
 def write(
@@ -45,15 +66,15 @@ def write(
         x: two examples: one would be a size of its own.
         inputs, outputs: their names.
     """
-    module = model.module.eval()
     if name == "safetensors":
-        safetensors.torch.save_model(module, str(path))
+        safetensors.torch.save_model(model.module.eval(), str(path))
         writing.set_default_mode(path)
         return
     args, kwargs = _arguments(put(x))
     any_size = {0: torch.export.Dim("batch", min=1)}
     shapes: Foreign = {name: any_size for name in kwargs} if kwargs else (any_size,) * len(args)
-    program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    shapes = {"kwargs" if kwargs else "args": shapes}
+    program = torch.export.export(Whole(model).eval(), args, kwargs, dynamic_shapes=shapes)
     if name == "onnx":
         torch.onnx.export(
             program, (), str(path), dynamo=True, input_names=inputs, output_names=outputs,
@@ -78,6 +99,8 @@ class Program:
     """
 
     platform = "pytorch_pt2"
+    #: PyTorch has no texts: the columns of a table are encoded outside of the program.
+    takes_matrix = True
 
     def __init__(self, path: str, signature: Json):
         if not signature:

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import torch
 
+from dtrain.data.encoding import Encoding
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.aliases import Foreign, Function, Logs, Nest, Tensor, Tensors
@@ -32,6 +33,7 @@ from dtrain.task.backends.torch.state import (
     variables_of,
     weights,
 )
+from dtrain.task.backends.torch.tables import Prepared
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import object_state, optimizers
 from dtrain.task.model.object_state import Owner
@@ -105,12 +107,17 @@ class PlainModel(keras.Model):
         module: on the device of this process.
         name: of the model.
         compute: the type that it computes in (``torch.autocast``); None for its own.
+        prepared: makes of the matrix of a table what the module gets; None: it gets inputs as they
+            are.
     """
 
     #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
     _accumulated: Foreign = None
 
-    def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
+    def __init__(
+        self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None,
+        prepared: Prepared | None = None,
+    ):  # fmt: skip
         super().__init__(name=name, dtype="float32")
         # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
         self.module: torch.nn.Module
@@ -119,6 +126,8 @@ class PlainModel(keras.Model):
         self._forward: Function
         object.__setattr__(self, "_forward", module)
         self._compute = compute
+        self.prepared: Prepared | None
+        object.__setattr__(self, "prepared", prepared)  # it has no state
         #: Modules by what the names of their variables begin with: a loss may be one, too.
         self.parts: dict[str, torch.nn.Module]
         object.__setattr__(self, "parts", {"": module})
@@ -227,6 +236,7 @@ class PlainModel(keras.Model):
     def call(self, x: Nest, training: bool | None = None) -> Nest:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
+        x = x if self.prepared is None else self.prepared(x)
         with self._computing(x):
             return _called(self._forward, x)
 
@@ -321,6 +331,9 @@ class SteppingModel(PlainModel):
         Raises:
             UsageError: it returns something else.
         """
+        if self.prepared is not None:
+            x, *others = data if isinstance(data, tuple | list) else (data,)
+            data = (self.prepared(x), *others)
         returned = getattr(self.module, name)(data)
         numbers = dict(returned) if isinstance(returned, dict) else {"loss": returned}
         loss = next((numbers.pop(key) for key in ("loss", f"{PREFIX}loss") if key in numbers), None)
@@ -355,7 +368,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Nest) -> None:
         if lazy:
             # A module of steps alone has no forward: the next turn refuses its lazy layers.
             with torch.no_grad(), contextlib.suppress(NotImplementedError):
-                _called(module.eval(), put(x))
+                _called(module.eval(), x)
             module.train()
 
 
@@ -372,13 +385,26 @@ def _is_lazy(value: object) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
 
 
-def as_model(built: Foreign, precision: str, x: Nest) -> Foreign:
+def prepared(built: Foreign, encoding: Encoding | None) -> Prepared | None:
+    """Return what prepares the matrix of a table for a module; None of all else.
+
+    Args:
+        built: what the user's function has returned.
+        encoding: of the table; None where there is none.
+    """
+    if encoding is None or isinstance(built, keras.Model) or not isinstance(built, torch.nn.Module):
+        return None
+    return Prepared(encoding).to(keras.ops.zeros([]).device)
+
+
+def as_model(built: Foreign, precision: str, x: Nest, prepared: Prepared | None = None) -> Foreign:
     """Return a module of PyTorch's as a model; anything else as it is.
 
     Args:
         built: what the user's function has returned.
-        x: inputs of one example.
         precision: ``hardware.precision``.
+        x: inputs of one example.
+        prepared: of :func:`prepared`.
 
     Raises:
         UsageError: the module has a step with other arguments, or cannot compute so.
@@ -398,9 +424,10 @@ def as_model(built: Foreign, precision: str, x: Nest) -> Foreign:
                        f"{name}.{step}", accepted=f"{step}(self, batch) of a torch.nn.Module, "
                        "where batch is (x, y)", hint=f"def {step}(self, batch):")  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
-    _make_lazy_parameters(module, x)
+    _make_lazy_parameters(module, put(x) if prepared is None else prepared(put(x)))
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
-    return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
+    compute = torch.bfloat16 if "bfloat16" in precision else None
+    return kind(module, name.lower(), compute, prepared)
 
 
 def returns_logits(model: keras.Model) -> bool:
