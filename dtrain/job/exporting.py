@@ -226,8 +226,6 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
 
 # -- the model that is logged when a run has ended (``tracking.model``)
 
-#: What is exported to be logged.
-FORMAT = "savedmodel"
 #: Of ``tracking.model``: which checkpoint that is; None: the best where objectives are known.
 _CHECKPOINTS = {"best": None, "final": "latest"}
 
@@ -271,13 +269,13 @@ def export_to_log(
         hear, waiting: of :func:`export`.
 
     Raises:
-        DtrainError: it cannot be exported, or is not what Keras computes.
+        DtrainError: it cannot be exported, or is not what the model computes.
         OSError: it cannot be written.
     """
     place = rundir.path / "exports" / name_of(rundir, weights)
-    [exported] = export(config, rundir, [FORMAT], weights, word, place, hear, waiting)
+    [exported] = export(config, rundir, (), weights, word, place, hear, waiting)
     if exported.refused:
-        raise DtrainError(f"it is not kept: {exported.refused[FORMAT]}")
+        raise DtrainError(f"it is not kept: {next(iter(exported.refused.values()))}")
     record = exports.read(exported.path)
     model: Model = {
         "path": exported.path.relative_to(rundir.path).as_posix(),

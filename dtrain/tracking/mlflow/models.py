@@ -6,7 +6,7 @@ requests that were not answered.
 An exported model is written as a folder that MLflow loads and serves:
 
 ``MLmodel``            signature, flavors, requirements: written by MLflow
-``model/``             the SavedModel
+``model/``             the SavedModel, or of a plain module the program of ``torch.export``
 ``export.json``        what dtrain knows of it: step, digest, deviation from Keras
 ``sample.npz``         examples with Keras' outputs
 ``input_example.json`` one of them, for MLflow's own page and its check
@@ -135,7 +135,7 @@ class Models:
             name = _FORBIDDEN.sub("_", Path(model["path"]).parent.name)
             logged = self._store.call(
                 "create_logged_model", experiment, name, source_run_id=self._run_id, tags=tags,
-                model_type="keras",
+                model_type="pytorch" if self._is_program(model) else "keras",
             )  # fmt: skip
         outputs = run.outputs.model_outputs if run.outputs is not None else []
         if logged.model_id not in [each.model_id for each in outputs]:
@@ -145,6 +145,9 @@ class Models:
             self._upload(model, logged)
             logged = self._store.call("finalize_logged_model", logged.model_id, "READY")
         return logged
+
+    def _is_program(self, model: Model) -> bool:
+        return Path(self._rundir.path, model["path"], exports.FORMATS["pt2"].files[-1]).is_file()
 
     def _upload(self, model: Model, logged: Any) -> None:
         path = self._rundir.path / model["path"]
@@ -265,9 +268,8 @@ def _read_metrics(tags: Mapping[str, str]) -> dict[str, Measured]:
         return {}
 
 
-#: In which the SavedModel is.
+#: In which the model itself is.
 FOLDER = "model"
-_PACKAGES = ("mlflow", "tensorflow", "numpy")
 #: The module that loads a model; its source goes along.
 _LOADER = Path(__file__).with_name("loader.py")
 #: Examples of the input example, at most.
@@ -294,9 +296,9 @@ def write_folder(
         OSError: it cannot be written.
     """
     pyfunc, models, _ = import_models()
-    names = exports.files(version_folder, "savedmodel")
-    kept = record["formats"].get("savedmodel")
-    if kept is None or names != kept["files"]:
+    format = next(name for name in ("savedmodel", "pt2") if name in record["formats"])
+    names, kept = exports.files(version_folder, format), record["formats"][format]
+    if names != kept["files"]:
         raise DamagedFile(version_folder, f"holds other files than {exports.RECORD} says")
     source = _LOADER.read_bytes()
     # Models of several versions of dtrain may be loaded by one process.
@@ -307,8 +309,12 @@ def write_folder(
         artifact_path=model.artifact_location, model_uuid=model.model_id, run_id=run_id,
         model_id=model.model_id,
     )  # fmt: skip
-    described.add_flavor("tensorflow", saved_model_dir=FOLDER, model_type="tf2-module")
-    requirements = [f"{name}=={number}" for name in _PACKAGES if (number := version(name))]
+    if format == "pt2":
+        described.add_flavor("pytorch", model_data=FOLDER, pytorch_version=version("torch"))
+    else:
+        described.add_flavor("tensorflow", saved_model_dir=FOLDER, model_type="tf2-module")
+    packages = ("mlflow", "torch" if format == "pt2" else "tensorflow", "numpy")
+    requirements = [f"{name}=={number}" for name in packages if (number := version(name))]
     pyfunc.save_model(
         str(folder), loader_module=loader, code_paths=[str(code)], mlflow_model=described,
         signature=signature(record), input_example=_example(version_folder, record),

@@ -288,7 +288,8 @@ class Store:
 SCHEME = "models:/"
 _FORM = re.compile(r"models:/(?:(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))|"
                    r"(?P<id>m-[^/@]+))")  # fmt: skip
-_SAVED = FORMATS["savedmodel"].files[-1]
+#: Files that complete what can be served.
+_SERVED = [FORMATS[name].files[-1] for name in ("savedmodel", "pt2")]
 
 
 class Registered:
@@ -350,14 +351,14 @@ class Registered:
         return str(place)
 
     def download(self, version: str, folder: Path) -> Path:
-        """Fetch a version, and return the folder of its SavedModel.
+        """Fetch a version, and return the folder of its SavedModel or program.
 
         Args:
             version: of :meth:`version`.
             folder: that it goes to.
 
         Raises:
-            DtrainError: it cannot be had, or has no SavedModel.
+            DtrainError: it cannot be had, or has neither.
         """
         uri = self._text if self.alias is None else f"{SCHEME}{self.name}/{version}"
         os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
@@ -371,7 +372,7 @@ class Registered:
         except Exception as error:
             raise DtrainError(f"{uri}: {reason(error)}") from None
         # ORDER: that of the model itself, before one that is deeper inside of something else.
-        files = sorted(folder.rglob(_SAVED), key=lambda path: (len(path.parts), path))
-        if not files:
-            raise DtrainError(f"{uri} has no SavedModel: tracking.model=best logs one")
-        return files[0].parent
+        served = [path for name in _SERVED for path in folder.rglob(name)]
+        if not served:
+            raise DtrainError(f"{uri} has no model that is served: tracking.model=best logs one")
+        return min(served, key=lambda path: (len(path.parts), path)).parent
