@@ -15,14 +15,18 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.encoding import texts as cell_texts
 from dtrain.data.nest import Leaf, Nest, Parts, Tensor
+from dtrain.data.sources import Source
 from dtrain.errors import DataError, UsageError, refuse
 from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.model.probabilities import probabilities
+from dtrain.task.model.probabilities import is_probability, probabilities
 
 #: The name of the only output of a model.
 ONLY = "prediction"
+#: Outputs of a row that have a column each, at most, where they have names.
+_NAMED = 100
 #: What of the data may go along: the parts of an example, and the names of their columns.
 PARTS = {"inputs": (0, "input"), "labels": (1, "label")}
 _FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
@@ -72,14 +76,22 @@ class Columns:
         function: of the outputs; None: as they are.
         include: parts of the data, of :data:`PARTS`.
         classes: the names of the run's classes; none where it has none.
+        targets: columns of several targets, which are what the numbers of a row are of.
+        beside: columns of the data as they are in it, of all rows.
+        format: of the files.
         classified: once described, the column that says which class a row is of; None: none does.
+        divided: once described, names of the numbers in a row of :data:`ONLY`; none: it is one.
     """
 
     model: keras.Model
     function: Callable[[Nest], Nest] | None
     include: Sequence[str]
     classes: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    beside: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    format: str = "parquet"
     classified: str | None = None
+    divided: Sequence[str] = ()
 
     def __call__(self, outputs: Nest, parts: Parts) -> dict[str, Tensor]:
         """Return the columns by name, tensors ``[b, ...]``.
@@ -116,17 +128,26 @@ class Columns:
         Args:
             specs: of the columns, by name.
         """
+        described = {
+            name: ColumnSpec((), "string" if values.dtype == object else values.dtype.name)
+            for name, values in self.beside.items()
+        } | dict(specs)
         function = getattr(self.function, "func", self.function)  # of functools.partial
         name = "class" if function is top_k else ONLY
-        spec = specs.get(name)
-        if function not in (None, argmax, top_k) or spec is None:
-            return dict(specs)
-        scores = "float" in spec.dtype and spec.shape[-1:] == (len(self.classes),)
-        if not len(self.classes) or not (scores or "int" in spec.dtype):
-            return dict(specs)
-        self.classified = name
-        shape = spec.shape[:-1] if scores else spec.shape
-        return {**specs, CLASS: ColumnSpec(shape, "string")}
+        spec, names = specs.get(name), self.classes or self.targets
+        if function not in (None, argmax, top_k) or spec is None or not names:
+            return described
+        is_float, is_pair = "float" in spec.dtype, len(self.classes) == 2
+        of_one = is_pair and spec.shape in ((), (1,)) and is_probability(self.model)
+        scores = is_float and (spec.shape[-1:] == (len(names),) or of_one)
+        if scores and len(spec.shape) < 2 and 1 < len(names) <= _NAMED and self.format != "npy":
+            self.divided = [f"{ONLY}.{name}" for name in names]
+            del described[name]
+            described |= dict.fromkeys(self.divided, ColumnSpec((), spec.dtype))
+        if self.classes and (scores or "int" in spec.dtype):
+            self.classified = name
+            described[CLASS] = ColumnSpec(spec.shape[:-1] if scores else spec.shape, "string")
+        return described
 
     def written(self, columns: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
         """Return columns as they are written: bytes as texts, and the names of the classes.
@@ -138,12 +159,63 @@ class Columns:
         Raises:
             DataError: bytes are no UTF-8.
         """
-        strings = {name: texts(name, column, first) for name, column in columns.items()}
+        rows = slice(first, first + len(next(iter(columns.values()))))
+        written = {name: self._cells(values[rows]) for name, values in self.beside.items()}
+        for name, column in columns.items():
+            if name == ONLY and self.divided:
+                parts = column.T if column.shape[1:] == (len(self.divided),) else _both(column)
+                written |= dict(zip(self.divided, parts, strict=True))
+            else:
+                written[name] = texts(name, column, first)
         if self.classified is not None:
             numbers = columns[self.classified]
-            numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
-            strings[CLASS] = np.array(self.classes, object)[numbers]
-        return strings
+            if numbers.dtype.kind == "f":
+                of_one = numbers.shape[1:] in ((), (1,))
+                numbers = (_both(numbers).T if of_one else numbers).argmax(-1)
+            written[CLASS] = np.array(self.classes, object)[numbers]
+        return written
+
+    def _cells(self, values: np.ndarray) -> np.ndarray:
+        """Return cells of the data, of which those of a text file are empty where they were."""
+        if values.dtype.kind != "f" or self.format not in ("csv", "jsonl"):
+            return values
+        cells = values.astype(object)
+        cells[np.isnan(values)] = None
+        return np.array([int(v) if isinstance(v, float) and v.is_integer() else v for v in cells])
+
+
+def _both(column: np.ndarray) -> np.ndarray:
+    """Return the probabilities of two classes by that of the second."""
+    second = column.reshape(-1)
+    return np.stack([1 - second, second])
+
+
+def beside(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return columns of the data as they are in it, of all rows.
+
+    Args:
+        source: has the rows.
+        names: of the columns.
+
+    Raises:
+        UsageError: the data has no such column.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for name in names:
+        values = source.info.column(name)
+        if values is None or values.ndim != 1:
+            refuse("include", "is no column of the data with one value in a row", name,
+                   accepted="inputs, labels, or the name of a column",
+                   typed="'include=[inputs]'")  # fmt: skip
+        own = name
+        while own in (INDEX, CLASS) or own.partition(".")[0] == ONLY:
+            own += "_"
+        if values.dtype.kind == "M":  # with a time where any has one
+            days = values.astype("M8[D]")
+            values = days if ((days == values) | np.isnat(values)).all() else values
+        is_text = values.dtype.kind not in "biuf"
+        columns[own] = np.array(cell_texts(values), object) if is_text else values
+    return columns
 
 
 def _by_name(model: keras.Model, outputs: Nest) -> Nest:

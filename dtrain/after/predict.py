@@ -16,7 +16,7 @@ import numpy as np
 
 from dtrain import errors
 from dtrain.after import inputs
-from dtrain.after.columns import NAMED, Columns
+from dtrain.after.columns import NAMED, PARTS, Columns, beside
 from dtrain.config import tree
 from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
@@ -52,7 +52,7 @@ class Predict(Action):
         shard: ``K/N``: which of how many commands that share the folder this is; None: the only.
         split: ``train`` or ``validation``; None: the validation where there is one.
         function: of the outputs, or a word of :data:`NAMED`; None: as they are.
-        include: parts of the data that become columns: ``inputs``, ``labels``.
+        include: what of the data becomes columns: ``inputs``, ``labels``, names of columns.
         format: of the files.
         piece_rows: rows of a piece; None: by the number of rows.
         batch: rows of a batch; None: ``trainer.validation_batch_size``, or ``trainer.batch_size``.
@@ -97,11 +97,17 @@ class Predict(Action):
             process.event("data", **data.identity)
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
+            rows = source  # whose classes have the numbers that they have there
             if "labels" in self._include:
                 source = renumbered(source, self._class_names)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
-        columns = Columns(model, self._function, self._include, self._class_names)
+        parts, included = self._included(rows)
+        encoding = read_encoding(self._rundir)
+        targets = encoding.target.columns if encoding is not None and encoding.target else ()
+        columns = Columns(
+            model, self._function, parts, self._class_names, targets, included, self._format
+        )
         batch = self._rows_of_batch(config, model)
         forward = strategy.forward(model, source, batch, columns)
         with before_training(config.dataset):
@@ -143,6 +149,16 @@ class Predict(Action):
             Interrupted: it was asked to stop; the pieces that are done stay.
         """
         session.run()
+
+    def _included(self, source: Source) -> tuple[list[str], dict[str, np.ndarray]]:
+        """Return the parts of the examples that become columns, and columns as they are."""
+        encoding = read_encoding(self._rundir)
+        names: list[str] = []
+        for word in self._include:
+            of_table = word == "inputs" and encoding is not None
+            names += [each.name for each in encoding.features] if of_table else [word]
+        parts = [name for name in names if name in PARTS]
+        return parts, beside(source, [name for name in names if name not in PARTS])
 
     def _store(self, manifest: Json) -> Store:
         try:

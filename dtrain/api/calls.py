@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import command, keywords, objects, training
+from dtrain.api import command, keywords, objects, tables, training
 from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
@@ -27,7 +27,7 @@ Comparable = Run | Sweep | str | os.PathLike[str]
 
 
 def train(
-    *, model: object = None, data: object = None, validation: object = None, loss: object = None,
+    model: object = None, data: object = None, *, validation: object = None, loss: object = None,
     metrics: object = None, callbacks: object = None, overrides: Iterable[str] | str = (),
     show: bool = True, **more: object,
 ) -> Run:  # fmt: skip
@@ -37,7 +37,9 @@ def train(
         model: a function or class that makes a ``keras.Model``, a ``functools.partial`` of one, or
             an option of the group ``model`` (``"cnn"``).
         data: ``(x, y)`` or ``(x, y, weight)`` of arrays ``[n, ...]`` or dicts and tuples of them; a
-            function that returns a dataset; or an option of the group ``dataset``.
+            DataFrame, the path of a table's file, or a dataset of Hugging Face's, whose last column
+            is the target unless ``target`` names one; a function that returns a dataset; or an
+            option of the group ``dataset``.
         validation: as ``data``, to evaluate on; None: a part of ``data`` is split off.
         loss, metrics, callbacks: functions, classes, partials, lists of them; also names of a loss
             or a metric.
@@ -58,7 +60,7 @@ def train(
 
 
 def sweep(
-    *, model: object = None, data: object = None, validation: object = None, loss: object = None,
+    model: object = None, data: object = None, *, validation: object = None, loss: object = None,
     metrics: object = None, callbacks: object = None, overrides: Iterable[str] | str = (),
     show: bool = True, **more: object,
 ) -> Sweep:  # fmt: skip
@@ -81,7 +83,7 @@ def sweep(
 
 
 def evaluate(
-    run: Run | str | os.PathLike[str], *, data: object = None, checkpoint: str | int | None = None,
+    run: Run | str | os.PathLike[str], data: object = None, *, checkpoint: str | int | None = None,
     weights: str | None = None, by: str | None = None, prefix: str | None = None,
     overrides: Iterable[str] | str = (), show: bool = True, **more: object,
 ) -> dict[Any, Any]:  # fmt: skip
@@ -110,7 +112,7 @@ def evaluate(
 
 
 def predict(
-    run: Run | str | os.PathLike[str], *, data: object = None, checkpoint: str | int | None = None,
+    run: Run | str | os.PathLike[str], data: object = None, *, checkpoint: str | int | None = None,
     weights: str | None = None, workers: int | None = None, overrides: Iterable[str] | str = (),
     show: bool = True, **more: object,
 ) -> Any:  # fmt: skip
@@ -245,8 +247,11 @@ def _derived(
     own = [*keywords.words_of(more, name), *keywords.check(overrides)]
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
-    if isinstance(data, str | os.PathLike):
-        own = [f"dataset={keywords.option(str(data))}", *own]
+    is_table = tables.is_table(data)
+    if is_table and (tables.is_path(data) or RunDir(run.path).columns.is_file()):
+        own = [*tables.evaluated(run.path / FOLDER, data), *own]
+    elif isinstance(data, str):
+        own = [f"dataset={data}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:

@@ -75,19 +75,6 @@ OPTIONS = {
 }
 
 
-def option(data: str) -> str:
-    """Return an option of the group ``dataset``.
-
-    Raises:
-        UsageError: it is the path of a file.
-    """
-    if not re.search(r"[./\\]", data):
-        return data
-    refuse("data", "is no option of the group dataset, which says how a file is read", data,
-           accepted="csv, parquet, npz, tfrecord, ... (docs/data.md)",
-           typed=f"data='csv', overrides=['dataset.path={data}']")  # fmt: skip
-
-
 def refusal(value: object, key: str) -> UsageError:
     """Return the refusal of an object where a function or class is asked for."""
     keras: Any = sys.modules.get("keras")
@@ -130,6 +117,7 @@ TABLE = {
     "seed": "seed",
     "steps_per_epoch": "trainer.steps_per_epoch",
     "strategy": "strategy",
+    "target": "dataset.target",
     "tracking": "tracking",
     "validation_split": "dataset.validation_split",
     "workers": "strategy.workers",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import command, keywords, objects
+from dtrain.api import command, keywords, objects, tables
 from dtrain.api.command import Done, Line
 from dtrain.api.objects import Objects, Trust, arguments_of
 from dtrain.errors import TrainingError, refuse
@@ -43,10 +43,10 @@ class Call:
         self.line = Line(show)
         self.objects = Objects(folder)
 
-    def overrides(self, given: Values, swept: bool = False) -> list[str]:
-        """Return the overrides of the keywords that may be objects."""
+    def overrides(self, given: Values, others: Sequence[str], swept: bool = False) -> list[str]:
+        """Return the overrides of the keywords that may be objects; others are typed beside."""
         words = [*self._model(given["model"], swept)]
-        words += self._data(given["data"], given["validation"])
+        words += self._data(given["data"], given["validation"], others)
         for name in ("loss", "metrics", "callbacks"):
             if (value := given[name]) is not None:
                 if name == "callbacks" and not isinstance(value, str | list | tuple):
@@ -72,14 +72,16 @@ class Call:
         for name, value in made[0][1].items():
             yield f"+model.{name}={keywords.write_value(value, name)}"
 
-    def _data(self, data: object, validation: object) -> list[str]:
+    def _data(self, data: object, validation: object, others: Sequence[str]) -> list[str]:
+        if tables.is_table(data):
+            return tables.overrides(self.folder, data, validation, others)
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
             refuse("validation", "stands beside arrays alone", keywords.shortened(validation),
                    hint="data=(x, y), validation=(x, y); else the dataset has its own")  # fmt: skip
         if data is None:
             return []
-        if isinstance(data, str | os.PathLike):
-            return [f"dataset={keywords.option(str(data))}"]
+        if isinstance(data, str):
+            return [f"dataset={data}"]
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
@@ -127,7 +129,7 @@ def train(
         label = _label({"name": run.name.partition("_")[2], **more}, None)
     with _reserve_folder(Path(keywords.place(own)), label) as folder:
         call = Call(folder / FOLDER, show, fork)
-        words = [*start, *call.overrides(given), *own]
+        words = [*start, *call.overrides(given, own), *own]
         return _run_of(call.run(words, reserved=folder, follow=folder), folder)
 
 
@@ -141,7 +143,7 @@ def sweep(given: Values, more: Values, overrides: Iterable[str] | str, show: boo
     label = _label({**more, "strategy": "sweep"}, given["model"])
     with _reserve_folder(Path(keywords.place(own), "multirun"), label) as folder:
         call = Call(folder / FOLDER, show)
-        words = ["-m", *call.overrides(given, swept=True), *own]
+        words = ["-m", *call.overrides(given, own, swept=True), *own]
         return _sweep_of(call.run(words, reserved=folder), folder)
 
 

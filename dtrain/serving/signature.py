@@ -85,6 +85,15 @@ class Signature:
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
 
+    @property
+    def others(self) -> set[str]:
+        """Columns of the training's table that are no inputs: a request may have them."""
+        if self.encoding is None:
+            return set()
+        target = self.encoding.target
+        others = {*self.encoding.left_out, *(target.columns if target else ())}
+        return others - {feature.name for feature in self.encoding.features}
+
     @classmethod
     def of(cls, about: Values) -> Signature:
         """Return that of :attr:`dtrain.export.sample.Served.about`.
@@ -144,6 +153,7 @@ def model_inputs(columns: Mapping[str, Cells], signature: Signature) -> dict[str
     Raises:
         HTTPException: a column is unknown, missing, or not what the input takes.
     """
+    columns = {name: cells for name, cells in columns.items() if name not in signature.others}
     names = {name for spec in signature.inputs for name in (spec.name, *spec.columns)}
     if unknown := [name for name in columns if name not in names]:
         raise HTTPException(400, f"unknown column {unknown[0][:_SHOWN]!r}: {_takes(signature)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dtrain.run import checkpoint
@@ -20,6 +21,7 @@ from tests.conftest import QUICK, Run
 from tests.integration.test_jax import KILLER, end
 from tests.sampled import sampled
 from tests.serving_models import Client
+from tests.test_encoding import customers, fitted
 from tests.test_serve import command, predict
 from tests.test_torch_plain import MODULE, NET
 
@@ -187,6 +189,135 @@ def loaded(folder: str, here: str) -> None:
         x, outputs = arrays["inputs/inputs"], arrays["outputs/outputs"]
     program = torch.export.load(sample.parent / "model.pt2").module()
     with torch.no_grad():
-        for each in (program, module):
-            assert torch.allclose(each(torch.from_numpy(x)), torch.from_numpy(outputs), atol=1e-6)
+        x = torch.from_numpy(x)
+        for each in (program(x), module(x).softmax(-1)):  # its loss takes logits
+            assert torch.allclose(each, torch.from_numpy(outputs), atol=1e-6)
     assert checkpoint.of_module(RunDir(folder).checkpoints)
+
+
+TABLE_NET = """
+from torch import nn
+
+
+def net(input_shape, classes):
+    first = nn.Linear(*input_shape, 8)
+    return nn.Sequential(first, nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, classes))
+
+
+class Fixed(nn.Linear):
+    def __init__(self):
+        super().__init__(7, 2)
+
+
+class Stepping(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.LazyLinear(classes)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def training_step(self, batch):
+        x, y = batch
+        return nn.functional.cross_entropy(self(x), y)
+"""
+TABLE = (
+    "backend=torch", "model=custom", "model._target_=mine.net", "dataset=csv",
+    "dataset.path=t.csv", "dataset.target=churn", "trainer.loss=torch.nn.CrossEntropyLoss",
+    "trainer.batch_size=16", "trainer.epochs=1",
+)  # fmt: skip
+COLUMNS = ["age", "city", "note", "one", "paid", "plan", "shop", "since"]
+
+
+def test_a_module_trains_on_a_table(
+    on_torch, user_code, tmp_path: Path, capfd, monkeypatch
+) -> None:
+    user_code(TABLE_NET + KILLER)
+    frame = customers()
+    frame.to_csv("t.csv", index=False, date_format="%Y-%m-%d")
+    words = (
+        *TABLE, "tracking=none", "checkpoint.every_steps=2",
+        "trainer.callbacks=[{_target_: mine.Killer}]", *LAYOUTS["mirrored"],
+    )  # fmt: skip
+    whole = on_torch(*words)
+    assert whole.code == 0 and max(whole.points("loss").values()) < 2, whole.output
+    run = killed(on_torch, tmp_path, 5, *words)
+    run = on_torch(f"resume={run.rundir.path}")
+    assert run.code == 0 and end(run) == end(whole), run.output
+    folder = str(run.rundir.path)
+    wrong = on_torch(*TABLE[:2], "model._target_=mine.Fixed", *TABLE[3:], "tracking=none")
+    assert "the module gets float32 [b, 99] of the table" in wrong.output, wrong.output
+
+    frame.to_csv("new.csv", index=False, date_format="%Y-%m-%d")
+    words = ("dataset.path=new.csv", "format=csv", "to=out", "include=[id,inputs]")
+    shown = on_torch("predict", folder, *words)
+    assert shown.code == 0, shown.output
+    rows, read = pd.read_csv("out/predictions.csv"), pd.read_csv("t.csv")
+    for name in ("id", *COLUMNS):
+        pd.testing.assert_series_equal(rows[name], read[name], check_dtype=False)
+    names = ["prediction.no", "prediction.yes"]
+    numbers = rows[names].to_numpy()
+    assert (rows.class_name == np.array(["no", "yes"])[numbers.argmax(1)]).all()
+    np.testing.assert_allclose(numbers.sum(1), 1, atol=1e-6)
+
+    def ask(client: Client) -> None:
+        records = json.loads(frame.to_json(orient="records", date_format="iso"))
+        _, answer, _ = client("/invocations", {"dataframe_records": records})
+        np.testing.assert_allclose(answer["predictions"], numbers, atol=1e-5)
+
+    code, _, error = command([folder], ask, monkeypatch, capfd)
+    assert code == 0, error
+    words = ("tracking.model=final", "tracking.register=t", "hydra.run.dir=steps")
+    logged = on_torch(*TABLE[:2], "model._target_=mine.Stepping", *TABLE[3:], *words)
+    assert logged.code == 0, logged.output
+    moved = on_torch("promote", "steps", "name=t", "alias=champion", "checkpoint=latest")
+    assert "champion is version 1 of t" in moved.output
+    [model] = tmp_path.glob("outputs/mlartifacts/models/*/artifacts")
+    arguments = {"model": str(model), "sample": f"{model}/sample.npz"}
+    warm.call(promoted, 1, arguments, backend="torch")
+
+
+def promoted(model: str, sample: str) -> None:
+    """Compare what MLflow loads of a promoted module with what was stored beside it."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types of MLflow's own
+        import mlflow.pyfunc
+        import mlflow.pytorch
+
+        loaded = mlflow.pyfunc.load_model(model)
+        assert callable(mlflow.pytorch.load_model(model))
+    stored = Sample.load(Path(sample))
+    inputs = {
+        name: np.array([[each.decode()] for [each] in value]) if value.dtype == object else value
+        for name, value in stored.inputs.items()
+    }
+    np.testing.assert_allclose(loaded.predict(inputs), stored.outputs["outputs"], atol=1e-6)
+
+
+def test_a_module_gets_what_the_layers_of_keras_make_of_a_table(tmp_path: Path) -> None:
+    warm.call(prepared_as_by_layers, 1, {}, backend="torch")
+
+
+def prepared_as_by_layers() -> None:
+    """Compare both on a table whose categories are few: of many, layers embed the number."""
+    import keras
+    import torch
+
+    from dtrain import models
+    from dtrain.task.backends.torch.tables import Prepared
+
+    _, encoding = fitted(customers().drop(columns="shop"))
+    frame = customers().drop(columns=["churn", "shop"])
+    columns = {name: frame[name].to_numpy() for name in frame}
+    matrix = encoding.encode(columns)
+    np.testing.assert_array_equal(encoding.matrix(encoding.plain(columns)), matrix)
+    inputs = keras.Input((encoding.width,))
+    layers = keras.Model(inputs, models.encoded(inputs, encoding))
+    prepared = Prepared(encoding)
+    rows = torch.from_numpy(matrix)
+    assert prepared(rows).shape == (240, prepared.width)
+    with torch.no_grad():
+        assert torch.allclose(prepared(rows), layers(rows).cpu(), atol=1e-5)
+    assert torch.isnan(rows).any() and not torch.isnan(prepared(rows)).any()

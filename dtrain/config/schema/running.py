@@ -242,8 +242,8 @@ class Predict(Action, scope="numbers", target="dtrain.after.predict.Predict"):
     """Train or validation; null: the validation if there is one."""
     function: Function | None = None
     """Of the outputs: argmax, top_k, or a node with _target_; null: as they are."""
-    include: Annotated[list[Literal["inputs", "labels"]], f.items(0, 2)] = []
-    """Parts of the data that become columns: inputs, labels."""
+    include: list[f.Line] = []
+    """What of the data becomes columns: inputs, labels, or columns of a table."""
     format: Literal["parquet", "npy", "jsonl", "csv"] = "parquet"
     """Of the files."""
     piece_rows: f.Count | None = None

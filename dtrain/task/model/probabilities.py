@@ -44,6 +44,12 @@ def probabilities(model: keras.Model, outputs: Nest) -> Nest:
     return type(outputs)(_probabilities(taken[at], each) for at, each in enumerate(outputs))
 
 
+def is_probability(model: keras.Model) -> bool:
+    """Whether each number that a model predicts is known to be a probability of its own."""
+    taken = _TAKEN.get(model)
+    return isinstance(taken, LossInputs) and taken.separate and taken.logits is not None
+
+
 def _probabilities(takes: LossInputs, outputs: Tensor) -> Tensor:
     if not takes.logits or nest.is_nest(outputs):
         return outputs
