@@ -310,6 +310,7 @@ def _exported(session: Session) -> str:
     config: Config = session.config
     plain = config.hardware.replaced(precision="float32", remat=[])
     config = config.replaced(hardware=plain)
+    run = str(session.process.rundir.path)
     path = max(session.process.rundir.checkpoints.glob("[0-9]*"), key=lambda each: int(each.name))
     # ORDER: last of all. As in a process of its own, the names of layers begin anew: by them the
     # weights are found.
@@ -320,11 +321,11 @@ def _exported(session: Session) -> str:
         work.mkdir()
         place.mkdir()
         made = export.written(
-            config, lambda text: None, str(place), str(work), str(path), False, [_FORMAT]
+            config, lambda text: None, run, str(place), str(work), str(path), False, [_FORMAT]
         )
         if _FORMAT in made["refused"]:
             raise TrainingError(made["refused"][_FORMAT])
-        checked = export.checked(config, lambda text: None, str(place), str(work), [_FORMAT])
+        checked = export.checked(config, lambda text: None, run, str(place), str(work), [_FORMAT])
     if isinstance(deviation := checked[_FORMAT], str):
         raise TrainingError(deviation)
     return f"exported ({_FORMAT}, deviation {deviation:.1e} on {made['examples']} examples)"

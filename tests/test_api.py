@@ -33,6 +33,7 @@ from dtrain.host import answer, pickles, python_path
 from dtrain.launchers import facts
 from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
+from tests.test_encoding import customers
 
 SCRIPT = """
 import functools
@@ -724,3 +725,29 @@ def test_a_class_of_a_script_under_a_strategy(strategy: str, variables: None) ->
     command = [sys.executable, str(FAULTS), strategy]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("kind", ["path", "frame", "pair", "dataset"])
+def test_tables_are_data(kind: str, here: Callable[..., Done], tmp_path: Path) -> None:
+    frame = customers()
+    frame.to_csv("new.csv", index=False)
+    pair = frame.drop(columns="churn"), frame.churn
+    data: Any = {"path": "new.csv", "frame": frame, "pair": pair}
+    if kind == "dataset":
+        datasets = pytest.importorskip("datasets")
+        rows = frame.assign(since=frame.since.astype(str))
+        data["dataset"] = datasets.Dataset.from_pandas(rows).train_test_split(0.2, seed=0)
+    run = dtrain.train("mlp", data[kind], epochs=1, target="churn", tracking="none", show=False)
+    assert (run.path / "columns.json").is_file()
+    new = frame.drop(columns="churn").head(30)
+    if kind == "dataset":
+        new = datasets.Dataset.from_pandas(new.assign(since=new.since.astype(str)))
+    predicted = dtrain.predict(run, new, show=False)
+    assert predicted.shape == (30, 2) and np.allclose(predicted.sum(1), 1, atol=1e-6)
+
+
+def test_a_frame_whose_column_has_several_types_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be written as Parquet: .*city"):
+        dtrain.train("mlp", customers().assign(city=[1, "a"] * 120), show=False)
+    with pytest.raises(UsageError, match="validation=tuple: is no table"):
+        dtrain.train("mlp", customers(), validation=(np.zeros(3), np.zeros(3)), show=False)

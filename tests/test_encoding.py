@@ -393,6 +393,8 @@ def test_an_id_is_left_out_in_every_format() -> None:
             assert "as an id has" in read(order, format, name)[1].left_out[name]
         for name in ("paid", "day", "x"):
             assert not read(np.arange(50), format, name)[1].left_out
+    assert list(read(np.arange(1, 11), "csv", "id")[1].left_out) == ["id"], "of few rows, too"
+    assert not read(np.arange(1, 11), "csv", "user_id")[1].left_out
     assert not read(np.arange(50), "csv", "id", columns={"id": "number"})[1].left_out
     [*_, chosen] = read(order, "csv", "user_id", inputs=["z", "user_id"])[1].features
     assert chosen.kind == "number"

@@ -586,7 +586,7 @@ def test_other_names_of_a_model(registry: Any, tmp_path: Path, monkeypatch: Any)
     found = Registered("models:/digits/2", store)
     assert found.version() == "2"
     assert (found.download("2", tmp_path / "there") / "saved_model.pb").is_file()
-    with pytest.raises(DtrainError, match="models:/empty/1 has no SavedModel"):
+    with pytest.raises(DtrainError, match="models:/empty/1 has no model that is"):
         Registered("models:/empty/1", store).download("1", tmp_path / "empty")
     for text in ("models:/digits@none", "models:/other@champion"):
         with pytest.raises(DtrainError, match=text):

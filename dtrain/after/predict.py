@@ -19,6 +19,7 @@ from dtrain.after import inputs
 from dtrain.after.columns import NAMED, PARTS, Columns, beside
 from dtrain.config import tree
 from dtrain.config.tree import Config
+from dtrain.data.encoding import Encoding
 from dtrain.data.failures import before_training
 from dtrain.data.nest import Nest
 from dtrain.data.prepare import renumbered
@@ -97,13 +98,12 @@ class Predict(Action):
             process.event("data", **data.identity)
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
-            rows = source  # whose classes have the numbers that they have there
+            encoding = read_encoding(self._rundir)
+            parts, included = self._included(source, encoding)
             if "labels" in self._include:
                 source = renumbered(source, self._class_names)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
-        parts, included = self._included(rows)
-        encoding = read_encoding(self._rundir)
         targets = encoding.target.columns if encoding is not None and encoding.target else ()
         columns = Columns(
             model, self._function, parts, self._class_names, targets, included, self._format
@@ -150,13 +150,16 @@ class Predict(Action):
         """
         session.run()
 
-    def _included(self, source: Source) -> tuple[list[str], dict[str, np.ndarray]]:
+    def _included(
+        self, source: Source, encoding: Encoding | None
+    ) -> tuple[list[str], dict[str, np.ndarray]]:
         """Return the parts of the examples that become columns, and columns as they are."""
-        encoding = read_encoding(self._rundir)
         names: list[str] = []
         for word in self._include:
-            of_table = word == "inputs" and encoding is not None
-            names += [each.name for each in encoding.features] if of_table else [word]
+            if word == "inputs" and encoding is not None:
+                names += [feature.name for feature in encoding.features]
+            else:
+                names.append(word)
         parts = [name for name in names if name in PARTS]
         return parts, beside(source, [name for name in names if name not in PARTS])
 

@@ -96,7 +96,7 @@ class Named(keras.Model):
         """
         _, specs, outputs, _ = self.names()
         traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
-        given = [{**_tensor(s.name, s), **_columns(source, s.name)} for s in specs]
+        given: list[Any] = [{**_tensor(s.name, s), **_columns(source, s.name)} for s in specs]
         return {
             "inputs": given if self.table is None else self.table.tensors(),
             "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],

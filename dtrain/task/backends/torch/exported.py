@@ -45,13 +45,13 @@ class Whole(torch.nn.Module):
     def __init__(self, model: PlainModel):
         super().__init__()
         self.module, self.prepared = model.module, model.prepared
-        self._change = functools.partial(probabilities, model)
 
-    def forward(self, *args: Nest, **kwargs: Nest) -> Nest:
-        """Return what is predicted."""
-        if self.prepared is not None:
-            args = (self.prepared(*args),)
-        return self._change(self.module(*args, **kwargs))
+        @functools.wraps(model.module.forward)  # an export looks for the names of its arguments
+        def forward(*args: Nest, **kwargs: Nest) -> Nest:
+            args = args if self.prepared is None else (self.prepared(*args),)
+            return probabilities(model, self.module(*args, **kwargs))
+
+        self.forward = forward
 
 
 def write(
@@ -73,7 +73,6 @@ def write(
     args, kwargs = _arguments(put(x))
     any_size = {0: torch.export.Dim("batch", min=1)}
     shapes: Foreign = {name: any_size for name in kwargs} if kwargs else (any_size,) * len(args)
-    shapes = {"kwargs" if kwargs else "args": shapes}
     program = torch.export.export(Whole(model).eval(), args, kwargs, dynamic_shapes=shapes)
     if name == "onnx":
         torch.onnx.export(
