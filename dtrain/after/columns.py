@@ -18,7 +18,7 @@ from dtrain.data import nest
 from dtrain.data.encoding import texts as cell_texts
 from dtrain.data.nest import Leaf, Nest, Parts, Tensor
 from dtrain.data.sources import Source
-from dtrain.errors import DataError, UsageError, refuse
+from dtrain.errors import DataError, UsageError, nearest, refuse
 from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model.probabilities import is_probability, probabilities
@@ -190,12 +190,13 @@ def _both(column: np.ndarray) -> np.ndarray:
     return np.stack([1 - second, second])
 
 
-def beside(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
+def beside(source: Source, names: Sequence[str], known: Sequence[str]) -> dict[str, np.ndarray]:
     """Return columns of the data as they are in it, of all rows.
 
     Args:
         source: has the rows.
         names: of the columns.
+        known: columns of the training, for messages.
 
     Raises:
         UsageError: the data has no such column.
@@ -204,9 +205,10 @@ def beside(source: Source, names: Sequence[str]) -> dict[str, np.ndarray]:
     for name in names:
         values = source.info.column(name)
         if values is None or values.ndim != 1:
+            near = nearest(name, [*PARTS, *known]) or "inputs"
             refuse("include", "is no column of the data with one value in a row", name,
                    accepted="inputs, labels, or the name of a column",
-                   typed="'include=[inputs]'")  # fmt: skip
+                   typed=f"'include=[{near}]'")  # fmt: skip
         own = name
         while own in (INDEX, CLASS) or own.partition(".")[0] == ONLY:
             own += "_"

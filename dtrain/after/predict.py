@@ -154,14 +154,13 @@ class Predict(Action):
         self, source: Source, encoding: Encoding | None
     ) -> tuple[list[str], dict[str, np.ndarray]]:
         """Return the parts of the examples that become columns, and columns as they are."""
+        features = [each.name for each in encoding.features] if encoding is not None else []
+        known = [*features, *(encoding.left_out if encoding is not None else ())]
         names: list[str] = []
         for word in self._include:
-            if word == "inputs" and encoding is not None:
-                names += [feature.name for feature in encoding.features]
-            else:
-                names.append(word)
-        parts = [name for name in names if name in PARTS]
-        return parts, beside(source, [name for name in names if name not in PARTS])
+            names += features if word == "inputs" and features else [word]
+        columns = [name for name in names if name not in PARTS]
+        return [name for name in names if name in PARTS], beside(source, columns, known)
 
     def _store(self, manifest: Json) -> Store:
         try:
