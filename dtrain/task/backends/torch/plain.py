@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import torch
 
-from dtrain.data.encoding import Encoding
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.aliases import Foreign, Function, Logs, Nest, Tensor, Tensors
@@ -33,12 +32,12 @@ from dtrain.task.backends.torch.state import (
     variables_of,
     weights,
 )
-from dtrain.task.backends.torch.tables import Prepared
+from dtrain.task.backends.torch.tables import Prepared, prepared
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import object_state, optimizers
 from dtrain.task.model.object_state import Owner
 
-__all__ = ["loss", "metric", "optimizer", "weights"]
+__all__ = ["loss", "metric", "optimizer", "prepared", "weights"]
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
@@ -383,18 +382,6 @@ def required(function: Function) -> list[str]:
 
 def _is_lazy(value: object) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
-
-
-def prepared(built: Foreign, encoding: Encoding | None) -> Prepared | None:
-    """Return what prepares the matrix of a table for a module; None of all else.
-
-    Args:
-        built: what the user's function has returned.
-        encoding: of the table; None where there is none.
-    """
-    if encoding is None or isinstance(built, keras.Model) or not isinstance(built, torch.nn.Module):
-        return None
-    return Prepared(encoding).to(keras.ops.zeros([]).device)
 
 
 def as_model(built: Foreign, precision: str, x: Nest, prepared: Prepared | None = None) -> Foreign:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 
+import keras
 import torch
 
 from dtrain.data.dates import CYCLES
 from dtrain.data.encoding import Encoding
+from dtrain.task.aliases import Foreign
 
 
 class Prepared(torch.nn.Module):
@@ -65,3 +67,15 @@ class Prepared(torch.nn.Module):
                 (matrix[:, column : column + 1] == known.to(matrix.device)).to(matrix.dtype)
             )
         return torch.cat(parts, dim=1)
+
+
+def prepared(built: Foreign, encoding: Encoding | None) -> Prepared | None:
+    """Return what prepares the matrix of a table for a module; None of all else.
+
+    Args:
+        built: what the user's function has returned.
+        encoding: of the table; None where there is none.
+    """
+    if encoding is None or isinstance(built, keras.Model) or not isinstance(built, torch.nn.Module):
+        return None
+    return Prepared(encoding).to(keras.ops.zeros([]).device)
