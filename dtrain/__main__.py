@@ -78,6 +78,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         return error.exit_code
     from dtrain.job import early_import
 
+    sys.argv[1:] = arguments = answer.without_quiet(arguments)
     with early_import.begun(arguments):
         from dtrain.cli.app import main as train
 

@@ -487,7 +487,7 @@ class Outputs(types.ModuleType):
 
 REPORT = {"epoch": 1, "epochs": 2, "step": 3, "total_steps": 9, "loss": 0.5,
           "examples_per_second": 1000.0, "metrics": {"val_loss": 0.25}}  # fmt: skip
-SHOWN = "epoch 1/2  step 3/9  loss 0.5  1,000 examples/s  val_loss 0.25"
+SHOWN = "epoch 1/2  step 3/9  loss 0.5000  1,000 examples/s"
 
 
 def test_a_notebook_has_one_output_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:

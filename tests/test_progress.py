@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dtrain.host import answer
+from dtrain.run.progress import EpochLines
 from dtrain.terminal import progress
 from dtrain.terminal.progress import Display, Log
 
@@ -21,56 +23,107 @@ def report(step: int, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def display(terminal: bool) -> tuple[Display, io.StringIO]:
+def display(terminal: bool, shows: str = "bar") -> tuple[Display, io.StringIO]:
     file = io.StringIO()
     console = Console(
         file=file, force_terminal=terminal, width=160, soft_wrap=True, highlight=False
     )
-    return Display(console), file
+    return Display(console, shows), file
 
 
-def test_lines_in_a_log_file() -> None:
+def ended(epoch: int, **changes: Any) -> dict[str, Any]:
+    metrics = {"accuracy": 0.875, "loss": 10.5 / epoch, "val_loss": 1e-5, "val_accuracy": 0.97}
+    return {
+        "event": "epoch", "step": 10 * epoch, "epoch": epoch, "epochs": 12, "metrics": metrics,
+        "epoch_seconds": 2.04, "best": epoch == 2, **changes,
+    }  # fmt: skip
+
+
+def test_a_log_file_has_one_line_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, file = display(terminal=False)
+    shown.event({"event": "start", "objective": "val_accuracy"})
     shown.update(None)
-    shown.update(report(1))
-    shown.update(report(20))
+    for epoch in (1, 2):
+        for step in range(10 * epoch - 9, 10 * epoch + 1):
+            shown.update(report(step))
+            shown.update(report(step))
+        shown.event(ended(epoch))
+    rest = "val_loss 1.000e-05  val_accuracy 0.9700  accuracy 0.8750    2.0 s"
+    assert file.getvalue().splitlines() == [
+        f"epoch  1/12  loss 10.5000  {rest}", f"epoch  2/12  loss 5.2500   {rest}  best",
+    ]  # fmt: skip
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)  # it takes long
+    shown.update(report(21))
     shown.close()
-    first, second = file.getvalue().splitlines()
-    assert first.startswith("epoch 1/4  step 1/40  loss 0.5123  12,346 examples/s")
-    assert first.endswith("? left")
-    assert second.startswith("epoch 2/4  step 20/40")
-    assert "val_accuracy 0.97" in second
-    assert second.endswith("0:00:20 left")  # one second a step, 20 to go
+    [_, _, last] = file.getvalue().splitlines()
+    assert last == "epoch 3/4  step 21/40  loss 0.5123  12,346 examples/s  0:00:19 left"
 
 
-def test_a_log_file_gets_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_epochs_has_a_line_for_each_part() -> None:
     shown, file = display(terminal=False)
     for step in range(1, 41):
-        shown.update(report(step))
-        shown.update(report(step))
-    assert len(file.getvalue().splitlines()) == 5  # one an epoch, and the last step
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    shown.update(report(2))
-    shown.update(report(3))
-    assert len(file.getvalue().splitlines()) == 7
+        shown.update(report(step, units=["checkpoint", "batch"]))
+    assert len(file.getvalue().splitlines()) == 5  # and the last step
+    assert file.getvalue().startswith("checkpoint 1/4  batch 1/40  12,346 examples/s  ? left\n")
 
 
-def test_a_terminal_is_redrawn() -> None:
-    shown, file = display(terminal=True)
+def test_a_fork_counts_its_own_epochs() -> None:
+    shown, file = display(terminal=False)
+    shown.event(ended(9, epochs_before=8))
+    assert file.getvalue().startswith("epoch 1/4  loss 1.1667")
+    line = progress.moving_line(report(25, epochs_before=2), "?", 80)
+    assert line.startswith("epoch 1/2  ")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_what_does_not_fit_is_left_out_at_the_right(width: int) -> None:
+    whole = EpochLines().line(ended(2), None)
+    line = EpochLines().line(ended(2), width)
+    assert line.startswith("epoch  2/12  loss 5.2500 ") and line.endswith("    2.0 s  best")
+    assert len(line) <= width and (line == whole) == (width >= len(whole))
+    moving = {
+        progress.moving_line(report(step, **changes), "0:00:01", width)
+        for step in (1, 40)
+        for changes in ({}, {"evaluated": 8}, {"loss": 123.4}, {"examples_per_second": 1.0})
+    }
+    assert {len(line) for line in moving} == {min(width - 1, 106)}
+    assert all(line.startswith("epoch ") for line in moving)
+    assert ("examples/s" in moving.pop()) == (width > 80)
+
+
+@pytest.mark.parametrize(("shows", "lines", "moves"), [("bar", 1, True), ("epochs", 1, False),
+                                                       ("none", 0, False)])  # fmt: skip
+def test_a_terminal_has_a_moving_line_below_those_that_stay(
+    shows: str, lines: int, moves: bool
+) -> None:
+    shown, file = display(terminal=True, shows=shows)
     shown.update(report(20))
     shown.message("a line that stays")
+    shown.event(ended(2))
     shown.close()
     drawn = file.getvalue()
-    for part in ("epoch 2/4", "step 20/40", "loss 0.5123", "12,346 examples/s", "val_accuracy"):
-        assert part in drawn
-    assert "\x1b[2K" in drawn  # the line is erased, not repeated
-    assert "a line that stays" in drawn
+    assert ("epoch 2/4  ━" in drawn and "\x1b[2K" in drawn) == moves  # erased, not repeated
+    assert "a line that stays\n" in drawn
+    assert drawn.count("epoch  2/12") == lines
+
+
+def test_quiet_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answer.without_quiet(["-q", "a=1"]) == ["a=1"]
+    shown, file = display(terminal=True)
+    assert answer.without_quiet(["a=1"]) == ["a=1"] and not answer.is_quiet()
+    shown.event({"event": "notice", "message": "a notice"})
+    shown.detail("a detail")
+    shown.event(ended(1))
+    shown.message("an error")
+    shown.close()
+    shown.detail("the end")
+    assert file.getvalue() == "an error\nthe end\n"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_texts_are_shown_as_they_are(terminal: bool) -> None:
     shown, file = display(terminal)
-    shown.update(report(20, metrics={"val_[red]a[/red]:ok:": 1.0}))
+    shown.event(ended(2, metrics={"val_[red]a[/red]:ok:": 1.0}))
     shown.message("mine.py:ok: no [bold]such[/bold] file")
     shown.close()
     assert "val_[red]a[/red]:ok: " in file.getvalue()
@@ -78,9 +131,9 @@ def test_texts_are_shown_as_they_are(terminal: bool) -> None:
 
 
 def test_a_loss_that_is_not_known() -> None:
-    shown, file = display(terminal=False)
-    shown.update(report(1, loss=None))
-    assert "loss -" in file.getvalue()
+    assert progress.counted(report(1)) + progress.measured(report(1, loss=None)) == (
+        "epoch 1/4  step 1/40" + "loss -  12,346 examples/s"
+    )
 
 
 CHATTER = (

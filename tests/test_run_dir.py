@@ -30,7 +30,8 @@ def test_a_run_is_where_it_is_told(dtrain: Commands, tmp_path: Path) -> None:
     again = dtrain(*words)
     assert again.code == 2
     assert f"hydra.run.dir={chosen}: holds another run; accepted: a folder that is" in again.output
-    assert dtrain(*words, "resume=auto").code == 2  # that one is finished
+    again = dtrain(*words, "resume=auto")
+    assert again.code == 0 and "is finished: its only epoch is trained" in again.output
 
     more = dtrain(*RUN, f"resume={chosen}", "hydra.run.dir=runs/mlp_7", "trainer.epochs=2")
     assert more.code == 0, more.output

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import queue
 import re
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dtrain import errors
 from dtrain.errors import UsageError
@@ -22,7 +23,7 @@ from dtrain.sweep import command as module
 from dtrain.sweep import state
 from dtrain.sweep.runner import JobView
 from dtrain.sweep.search import Source
-from dtrain.sweep.table import Row
+from dtrain.sweep.table import Row, Table
 from tests.quick import grid, master
 
 
@@ -283,12 +284,14 @@ def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_job_tells() -> None:
     printed: list[str] = []
     news: Any = queue.SimpleQueue()
-    table: Any = types.SimpleNamespace(message=printed.append)
+    table = Table(None, 4, Console(file=io.StringIO()))
+    table.message = printed.append  # type: ignore[method-assign]
     row = Row(3, {})
     watch = JobView(row, table, news)
     watch.detail("see it: tensorboard")
     watch.message("worker-0 ended: it is started again")
     watch.event({"event": "notice", "message": "passed over a checkpoint"})
+    Watch(Row(4, {}), table, news).event({"event": "notice", "message": "passed over a checkpoint"})
     watch.event({"event": "checkpoint", "step": 4})
     watch.event({"event": "metrics", "step": 4, "metrics": {"loss": 1.0}})
     watch.update({"epoch": 2, "epochs": 4})

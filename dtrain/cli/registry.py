@@ -322,6 +322,7 @@ options:
   --version                   the versions of dtrain, its backends and Keras
   --cfg job                   print the configuration instead of training
   --multirun, -m              run all combinations of a=1,2 b=3,4: a sweep
+  --quiet, -q                 of a training, print its end and errors alone
   --config-dir FOLDER         presets of your own, FOLDER/GROUP/OPTION.yaml
   --config-name NAME          begin with FOLDER/NAME.yaml, which has defaults: [config, _self_]
   --info, --shell-completion  as in every Hydra application

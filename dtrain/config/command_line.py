@@ -138,7 +138,7 @@ def several(key: str, values: str) -> Advice:
 
 # -- options of Hydra's, which a training has --------------------------------------------------
 
-_ACCEPTED = "--help, --version, --cfg, --info, -m, --config-dir, and overrides (KEY=VALUE)"
+_ACCEPTED = "--help, --version, --cfg, --info, -m, -q, --config-dir, and overrides (KEY=VALUE)"
 #: What to type for an option that is nearly one of these.
 _OPTIONS: dict[str, Advice] = {
     "--help": {"typed": _HELP},
@@ -166,6 +166,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         option, value = str(error.argument_name), _behind("-c", arguments)
         if value.endswith((".yaml", ".yml")):
             raise of_file("-c", value) from None
+        if option == "--cfg/-c" and (group := next(filter(schema.GROUPS.get, arguments), None)):
+            refuse("--cfg", "prints all, or a package of it", group, accepted="job, hydra, all",
+                   typed=f"--cfg job --package {group}")  # fmt: skip
         refuse(option, error.message, accepted=_ACCEPTED,
                **_OPTIONS.get(option.split("/-cd")[0], {"typed": _HELP}))  # fmt: skip
     for word in unknown:

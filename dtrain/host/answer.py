@@ -13,6 +13,7 @@ from typing import Any
 #: Where it is collected; None of a command that was typed.
 _collected: dict[str, Any] | None = None
 _drawn = False
+_quiet = False
 
 
 @contextlib.contextmanager
@@ -53,3 +54,16 @@ def error(text: str, key: str | None = None) -> None:
 def is_drawn() -> bool:
     """Say whether the caller draws the progress."""
     return _drawn
+
+
+def without_quiet(words: list[str]) -> list[str]:
+    """Return a command line without ``-q``, and remember whether that was there."""
+    global _quiet
+    rest = [word for word in words if word not in ("-q", "--quiet")]
+    _quiet = len(rest) < len(words)
+    return rest
+
+
+def is_quiet() -> bool:
+    """Say whether the end and errors alone are wanted."""
+    return _quiet

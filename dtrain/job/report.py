@@ -8,17 +8,19 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from dtrain import errors
 from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
+from dtrain.job import resume
 from dtrain.job.plan import Plan
-from dtrain.run import failure
+from dtrain.run import checkpoint, failure, journal, progress
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.terminal.progress import View
-from dtrain.tracking.base import Tracker
+from dtrain.tracking import shipping
 from dtrain.tracking.chosen import make_tracker
 
 
@@ -130,13 +132,13 @@ def write_page(view: View, config: Config, rundir: RunDir, result: Json) -> None
 
 
 def print_end(
-    view: View, tracker: Tracker, rundir: RunDir, result: Json, lacking: Collection[str] = ()
+    view: View, config: Config, rundir: RunDir, result: Json, lacking: Collection[str] = ()
 ) -> None:
-    """Print how the run ended, where it is, and how to see it.
+    """Print how and why the run ended, its best epoch, where it is, and what to type next.
 
     Args:
         view: where.
-        tracker: of the run.
+        config: of the run.
         rundir: of it.
         result: of it.
         lacking: names of trackers that have not got everything.
@@ -150,23 +152,60 @@ def print_end(
     )
     if (error := failure.sentence(result["failure"], rundir.path)) is not None:
         view.detail(f"error: {error}")
-    path = short(rundir.path)
+    if why := "; ".join(filter(None, (result.get("ended"), _best(result)))):
+        view.detail(why)
+    path = shlex.quote(short(rundir.path))
     view.detail(f"run folder: {path}")
     if result["status"] == "FINISHED" and rundir.page.exists():
         view.detail(f"report:  {short(rundir.page)}")
-    if rundir.tensorboard.exists():
-        view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
-    sync = f"python -m dtrain sync {shlex.quote(path)}"
-    for name in lacking:  # a sweep tries on
-        view.detail(f"tracking: {name} has not got everything; type: {sync}")
-    for part in tracker.parts:
-        if part.label not in lacking and part.address is not None:
-            view.detail(f"compare: {part.view()}")
-    if tracker.address is None:
-        view.detail(f"not tracked; to ship it to MLflow later: {sync}")
-    lost = (result["failure"] or {}).get("kind") in failure.LOSSES and rundir.checkpoints.exists()
-    if lost or (result["status"] == "KILLED" and result["exit_code"] == 75):
-        view.detail(f"resume with: python -m dtrain resume={shlex.quote(path)}")
+    for line in _next(config, rundir, path, lacking):
+        view.detail(line)
+    if (command := _to_go_on(config, rundir, path, result)) is not None:
+        view.detail(command)
+
+
+def _best(result: Json) -> str | None:
+    """Return the best epoch in words; a fork counts epochs of its own."""
+    best = result.get("best_epoch")
+    if best is None:
+        return None
+    before = best.get("epochs_before", 0)
+    at = f"epoch {best['epoch'] - before}"
+    if not (result.get("ended") or "").startswith(journal.EARLY):
+        at += f" of {best['epochs'] - before}"
+    text = f"best {result['objective_name']} {progress.number(best['objective'])} at {at}"
+    return text + (" (checkpoint best)" if result.get("best_step") == best["step"] else "")
+
+
+def _next(config: Config, rundir: RunDir, path: str, lacking: Collection[str]) -> list[str]:
+    """Return at most two lines on how to see a run."""
+    tracker, sync = make_tracker(config), f"python -m dtrain sync {path}"
+    lines = [f"tracking: {name} has not got everything; type: {sync}" for name in lacking]
+    lines += [
+        f"compare: {part.view()}"
+        for part in tracker.parts
+        if part.label not in lacking and part.address is not None
+    ]
+    if tracker.address is None and shipping.is_store_known(rundir):
+        lines.append(f"not tracked; to ship it to MLflow later: {sync}")
+    if len(lines) < 2 and rundir.tensorboard.exists():
+        lines.insert(0, f"see it:  tensorboard --logdir {path}")
+    return lines[:2]
+
+
+def _to_go_on(config: Config, rundir: RunDir, path: str, result: Json) -> str | None:
+    """Return a line with the command that trains on, if there is one."""
+    ended, lost = result.get("ended"), (result["failure"] or {}).get("kind") in failure.LOSSES
+    if not checkpoint.steps(rundir.checkpoints):
+        return None
+    if result["exit_code"] == errors.INTERRUPTED or lost:
+        return f"resume with: python -m dtrain resume={path}"
+    if result["status"] != "FINISHED":
+        return None
+    if ended is not None and not ended.startswith(journal.EARLY):  # it has used up its time
+        return f"train on: python -m dtrain resume={path}"
+    whole = result["step"] >= (result.get("total_steps") or 0)
+    return f"train on: {resume.to_train_on(config, path, ended is not None, whole)}"
 
 
 #: Rows of a table of slices, and classes of a matrix, that are printed.

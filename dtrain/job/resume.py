@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -162,6 +163,8 @@ def origin(fork: str) -> tuple[RunDir, Path | None]:
 def find(config: Config, words: Json, folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
+    A folder that is named may be of a finished one: nothing is left to do there.
+
     Args:
         config: of the command.
         words: its :func:`command`, as it was typed.
@@ -170,7 +173,7 @@ def find(config: Config, words: Json, folder: Path | None = None) -> str | None:
     for run in runs_below(Path(config.output_dir)) if folder is None else [folder]:
         status = status_of(run, config, words)
         if status is not None:
-            return None if status == "FINISHED" else str(run)
+            return None if status == "FINISHED" and folder is None else str(run)
     return None
 
 
@@ -308,20 +311,34 @@ def nothing_to_do(config: Config) -> str | None:
     newest, _ = checkpoint.newest(rundir.checkpoints)
     if newest is None or not isinstance(per_epoch, int) or newest.meta["pending_validation"]:
         return None
-    epochs = newest.step // per_epoch
-    if newest.meta.get("stopped"):
-        early = config.trainer.early_stopping is not None
-        other = "trainer.early_stopping=null" if early else "'trainer.callbacks=[]'"
-        return (
-            f"{config.resume} is finished: a callback ended it at step {newest.step}; nothing is "
-            f"left to do; to train on: python -m dtrain fork={config.resume} {other}"
-        )
-    if newest.step < config.trainer.epochs * per_epoch:
+    stopped, whole = newest.meta.get("stopped"), newest.step >= config.trainer.epochs * per_epoch
+    if not (stopped or whole):
         return None
+    why = stopped if isinstance(stopped, str) else f"a callback ended it at step {newest.step}"
+    if not stopped:
+        epochs = newest.step // per_epoch
+        why = "its only epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained"
     return (
-        f"{config.resume} is finished, at the end of epoch {epochs}: nothing is left to do; "
-        f"to train on: python -m dtrain resume={config.resume} trainer.epochs={2 * epochs}"
+        f"{config.resume} is finished: {why}; nothing is left to do; to train on: "
+        f"{to_train_on(config, shlex.quote(short(rundir.path)), bool(stopped), whole)}"
     )
+
+
+def to_train_on(config: Config, folder: str, stopped: bool, whole: bool) -> str:
+    """Return the command that trains on where a run has ended by itself.
+
+    Args:
+        config: of the run.
+        folder: of it, as a word of a shell.
+        stopped: a callback has ended it, which a resumed run keeps to.
+        whole: its last epoch is trained.
+    """
+    more = f"trainer.epochs={2 * config.trainer.epochs}"
+    if not stopped:
+        return f"python -m dtrain resume={folder} {more}"
+    early = config.trainer.early_stopping is not None
+    other = "trainer.early_stopping=null" if early else "'trainer.callbacks=[]'"
+    return f"python -m dtrain fork={folder} {other}" + (f" {more}" if whole else "")
 
 
 def _meet(key: str, other: str) -> bool:

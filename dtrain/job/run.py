@@ -138,7 +138,7 @@ class Job:
         self._launcher: Launcher = spec.launcher
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(spec.folder, spec.chosen)
-        self._view: View = spec.view or Display()
+        self._view: View = spec.view or Display(shows=config.trainer.progress)
         self._tracker = make_tracker(config)
         self._delivery: RunDelivery | None = None
         self._events: list[Json] = []
@@ -179,7 +179,6 @@ class Job:
         refused: UsageError | None = None
         try:
             self._prepare()
-            self._view.detail(f"run folder: {short(self._rundir.path)}")
             if self._hosts_here is not None:
                 self._view.detail(self._hosts_here)
             self._view.detail(f"starting: {frameworks.of(self._cluster.environment).importing}")
@@ -286,11 +285,15 @@ class Job:
         for event in self._follower.events():
             if event["event"] in outcome.KEPT:  # a long run has millions of the others
                 self._events.append(event)
-            self._view.event(event)
+            if self.is_run or event["event"] != "epoch":  # those of a check say nothing
+                self._view.event(event)
             is_start = event["event"] == "start" and event["time"] not in self._files.past
             if is_start and not self._trained:
                 self._trained = True
                 self._change(self._files.begin)
+                # Before, the folder may be removed again: a task refuses what it cannot train.
+                kind = "run folder" if self.is_run else "folder"
+                self._view.detail(f"{kind}: {short(self._rundir.path)}")
         for line in self._console.new(outcome.said(self._events)):  # that is reported at the end
             self._view.detail(f"{self._cluster.chief.name} | {line}")
 
@@ -358,7 +361,7 @@ class Job:
             result: the contents of ``result.json``.
             lacking: names of the trackers that have not got everything.
         """
-        report.print_end(self._view, self._tracker, self._rundir, result, lacking)
+        report.print_end(self._view, self._config, self._rundir, result, lacking)
 
     def _may_continue(self) -> bool:
         """Say whether the same command, once more, would not begin from nothing."""

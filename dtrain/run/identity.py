@@ -89,6 +89,8 @@ def job_hash(config: Config) -> str:
     That is more than decides its numbers: how long it trains, its strategy, its hardware.
     """
     whole, outside = to_plain(config), _schema().having("record", "command")
+    for group, _, key in (each.partition(".") for each in outside):
+        whole.get(group, {}).pop(key, None) if key else None
     return _hash(
         {key: value for key, value in whole.items() if key not in outside or key == "fork"}
     )

@@ -14,6 +14,9 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``init``        ``path``, ``digest``: what ``init.weights`` stood for when the run began
 ``metrics``     ``step``, ``epoch``, ``metrics``, and ``kind``: what they are of
                 (:data:`MetricsKind`)
+``epoch``       ``step``, ``epoch``, ``epochs``, ``metrics``: what was measured of a whole epoch;
+                ``epoch_seconds``: that it took; ``best``: its objective is the best so far; of a
+                fork ``epochs_before``: those of the run that it forks
 ``file``        ``step``, ``name``, ``path`` below the run folder, ``kind`` (``image``, ``table`` or
                 ``file``): what user code has logged
 ``tag``         ``step``, ``name``, ``value``: what user code has set
@@ -27,7 +30,8 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
                 ``validated``: it was saved after the validation that belongs to its step, if any
 ``resumed``     ``step``, ``validated``: another command goes on from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
-``end``         ``status``, ``step``, ``examples``, ``examples_per_second``
+``end``         ``status``, ``step``, ``examples``, ``examples_per_second``; ``ended``: why, where
+                that was before the last epoch
 """
 
 from __future__ import annotations
@@ -56,14 +60,17 @@ DAMAGED, LONG_BYTES = 100_000, 2 << 30
 #: validation (with what callbacks have added to it), or callbacks alone.
 MetricsKind = Literal["interval", "epoch", "validation", "callbacks"]
 RESUMED = "resumed"
+#: Begins ``ended`` where a callback has ended the training.
+EARLY = "stopped early"
 #: Events of a run that goes back to a checkpoint, and what a line of one has.
 _BACK = {RESUMED: b'"resumed"', "restart": b'"restart"'}
 #: Events that a run that goes back goes on with; it writes all others anew.
-_LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart", "objective",
+_LASTING = ("start", "init", "notice", "metrics", "epoch", "checkpoint", "restart", "objective",
             "file", "tag")  # fmt: skip
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {
     "metrics": {"step", "metrics"},
+    "epoch": {"step", "epoch", "epochs", "metrics", "epoch_seconds", "best"},
     "evaluation": {"step", "metrics", "prefix"},
     "restart": {"step"},
     RESUMED: {"step"},
@@ -71,10 +78,11 @@ _REQUIRED = {
     "file": {"step", "name", "path", "kind"},
     "tag": {"step", "name", "value"},
 }
-_COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
-_NUMBERS = ("examples_per_second", "best_objective")
+_COUNTS = ("step", "epoch", "epochs", "epochs_before", "examples", "evaluated_examples",
+           "parameters", "train_examples")  # fmt: skip
+_NUMBERS = ("examples_per_second", "best_objective", "epoch_seconds")
 _TEXTS = ("message", "status", "kind", "path", "prefix", "objective", "objective_mode", "name",
-          "value")  # fmt: skip
+          "value", "ended")  # fmt: skip
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 
@@ -187,8 +195,8 @@ class _Return(NamedTuple):
 
     def keeps(self, event: Json) -> bool:
         """Say whether an event before it still counts, and will not be written again."""
-        again = not self.validated and event.get("kind") == "validation"
-        again = again and event.get("step") == self.step
+        ends_epoch = event["event"] == "epoch" or event.get("kind") == "validation"
+        again = not self.validated and ends_epoch and event.get("step") == self.step
         return event["event"] in _LASTING and event.get("step", 0) <= self.step and not again
 
 

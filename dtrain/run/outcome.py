@@ -168,7 +168,7 @@ def result(
 ) -> Json:
     """Return the contents of ``result.json``, of which ``course`` is what the command knows."""
     end, start = last(events, "end"), last(events, "start")
-    epochs = _epochs(rundir)
+    epochs, ended = _epochs(rundir)
     reported = schemas.glance(rundir.progress, schemas.Step) or {}
     saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics, speed = end.get("metrics", {}), end.get(objective.SPEED)
@@ -181,6 +181,9 @@ def result(
         "objective_mode": mode,
         "best_objective": end.get("best_objective", value),
         "best_step": end.get("best_step"),
+        "best_epoch": _best(ended, name, mode),
+        "ended": end.get("ended"),
+        "total_steps": start.get("total_steps"),
         "metrics": metrics,
         **({"held_out": end["held_out"]} if "held_out" in end else {}),
         "step": end.get("step", reported.get("step", max(saved, default=0))),
@@ -200,23 +203,40 @@ def result(
     }
 
 
-def _epochs(rundir: RunDir) -> list[tuple[int, int]]:
-    """Return how many examples each epoch of all starts had, and how many there were by its end.
+def _epochs(rundir: RunDir) -> tuple[list[tuple[int, int]], list[Json]]:
+    """Return how many examples each epoch of all starts had, and how many there were by its end;
+    and the events of the epochs.
 
     None of them where the journal cannot be read, at a second try either: the run has ended.
     """
     for _ in range(2):
         with contextlib.suppress(OSError):
             return _read_epochs(rundir)
-    return []
+    return [], []
 
 
-def _read_epochs(rundir: RunDir) -> list[tuple[int, int]]:
-    events = (e for e in Follower(rundir.journal).events() if e.get("kind", "epoch") == "epoch")
-    points = (event.get("metrics", {}) for event in events)
-    found = ((point.get("epoch_examples"), point.get("examples")) for point in points)
-    return [
+def _read_epochs(rundir: RunDir) -> tuple[list[tuple[int, int]], list[Json]]:
+    ended, counts = [], []
+    for event in Follower(rundir.journal).events():
+        if event["event"] == "epoch":
+            ended.append(event)
+        elif event.get("kind", "epoch") == "epoch":
+            point = event.get("metrics", {})
+            counts.append((point.get("epoch_examples"), point.get("examples")))
+    sound = [
         (int(examples), int(whole))
-        for examples, whole in found
+        for examples, whole in counts
         if examples is not None and whole is not None and math.isfinite(examples + whole)
     ]
+    return sound, ended
+
+
+def _best(epochs: list[Json], name: str | None, mode: str | None) -> Json | None:
+    """Return which epoch had the best objective, the earliest of equals; None where none has it."""
+    sign = -1 if mode == "min" else 1
+    found = [each for each in epochs if math.isfinite(each["metrics"].get(name, math.nan))]
+    best = max(found, key=lambda each: sign * each["metrics"][name], default=None)
+    if best is None:
+        return None
+    kept = ("epoch", "epochs", "epochs_before", "step")
+    return {key: best[key] for key in kept if key in best} | {"objective": best["metrics"][name]}

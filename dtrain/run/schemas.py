@@ -50,6 +50,17 @@ class Failed(TypedDict):
     silent: list[str]
 
 
+class BestEpoch(TypedDict):
+    """``best_epoch`` of ``result.json``: the one that ended with the best objective."""
+
+    epoch: Count
+    epochs: Count
+    step: Count
+    #: Of the run that a fork forks, as which it shows its own.
+    epochs_before: NotRequired[Count]
+    objective: Number
+
+
 class Result(TypedDict):
     """``result.json``."""
 
@@ -59,7 +70,10 @@ class Result(TypedDict):
     objective: NotRequired[Number | None]
     best_objective: NotRequired[Number | None]
     metrics: NotRequired[dict[str, Number | None]]
+    best_epoch: NotRequired[BestEpoch | None]
+    ended: NotRequired[str | None]
     step: NotRequired[Count]
+    total_steps: NotRequired[Count | None]
     examples_per_second: NotRequired[Number | None]
     replicas: NotRequired[Count | None]
     restarts: NotRequired[Count]
@@ -85,6 +99,9 @@ class Progress(TypedDict):
     loss: Number | None
     examples_per_second: Number | None
     metrics: dict[str, Number | None]
+    #: Examples of a validation that is under way; of a fork, epochs of the run that it forks.
+    evaluated: NotRequired[Count]
+    epochs_before: NotRequired[Count]
     #: What ``epoch`` and ``step`` count.
     units: NotRequired[
         Annotated[list[str], lambda units: None if len(units) == 2 else "is no pair"]
@@ -293,6 +310,11 @@ class Position(TypedDict):
     epoch_logs: NotRequired[dict[str, Number]]
     objective_name: NotRequired[str | None]
     objective_mode: NotRequired[Literal["max", "min"] | None]
+    #: The best objective of an epoch so far; of a fork, epochs of the run that it forks.
+    best: NotRequired[Number | None]
+    epochs_before: NotRequired[Count]
+    #: That a callback has ended the training, or the sentence that says so.
+    stopped: NotRequired[JsonValue]
 
 
 class _File(TypedDict):

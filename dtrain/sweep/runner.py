@@ -58,7 +58,7 @@ class JobView:
     def event(self, event: Json) -> None:
         """Print a notice; pass on values."""
         if event["event"] == "notice":
-            self.message(event.get("message", ""))
+            self._table.notice(self._row, event.get("message", ""))
         elif event["event"] in ("start", "objective", "metrics"):
             self._news.put((self._row.number, event["event"], event))
 

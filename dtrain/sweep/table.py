@@ -13,12 +13,14 @@ from rich.text import Text
 
 from dtrain.errors import printable
 from dtrain.files.fields import Json
+from dtrain.host import answer
 from dtrain.host.terminal import aligned
 from dtrain.run.devices import Machine
 from dtrain.run.folder import RunDir, short
+from dtrain.run.progress import clock, time_left
 from dtrain.sweep.compose import Draft
 from dtrain.sweep.state import Record
-from dtrain.terminal.progress import clock, plain_console, time_left
+from dtrain.terminal.progress import plain_console
 from dtrain.tracking.base import Tracker
 
 #: Seconds between two lines where the output is no terminal, and between two pictures where it is.
@@ -87,7 +89,9 @@ class Table:
         self._console = console or plain_console()
         self._live: Live | None = None
         self._shown_at = time.monotonic()
-        if self._console.is_terminal:
+        self._quiet = answer.is_quiet()
+        self._noticed: set[str] = set()
+        if self._console.is_terminal and not self._quiet:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
 
@@ -100,11 +104,21 @@ class Table:
         """Print one line that stays."""
         self._console.print(printable(text), markup=False, emoji=False)
 
+    def _course(self, text: str) -> None:
+        """Print one line about the course of the sweep, where there is no picture of it."""
+        if self._live is None and not self._quiet:
+            self.message(text)
+
+    def notice(self, row: Row, text: str) -> None:
+        """Print a notice of a job; what another job has said is not said again."""
+        if text not in self._noticed and not self._quiet:
+            self.message(f"job {row.number}: {text}")
+        self._noticed.add(text)
+
     def began(self, row: Row) -> None:
         """Show that a job runs."""
         row.state = "running"
-        if self._live is None:
-            self.message(f"{row.label}: begins")
+        self._course(f"{row.label}: begins")
 
     def ended(self, row: Row, state: str, seconds: float | None, error: str | None) -> None:
         """Show how a job ended; a failure is said at once, and again in the end."""
@@ -112,8 +126,8 @@ class Table:
         value = f"  {self.objective} {number(row.objective)}" if row.objective is not None else ""
         if error is not None:
             self.message(f"{row.label}: {state}: {error}")
-        elif self._live is None:
-            self.message(f"{row.label}: {state}{value}  {row.left}  ({self._done()})")
+        else:
+            self._course(f"{row.label}: {state}{value}  {row.left}  ({self._done()})")
 
     def refresh(self) -> None:
         """Show what is new, if it is time."""
@@ -129,7 +143,7 @@ class Table:
             for row in self.rows.values()
             if row.state == "running"
         ]
-        self.message(f"{self._done()}; running: {', '.join(running) or 'none'}")
+        self._course(f"{self._done()}; running: {', '.join(running) or 'none'}")
 
     def close(self) -> None:
         """Take the picture away."""

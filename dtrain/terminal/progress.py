@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.text import Text
 
 import dtrain
 from dtrain.errors import printable
@@ -19,7 +20,7 @@ from dtrain.files.fields import Json
 from dtrain.files.reading import Tail
 from dtrain.host import answer
 from dtrain.run.outcome import without_chatter
-from dtrain.run.progress import UNITS, counted, measured
+from dtrain.run.progress import EpochLines, clock, counted, measured, moving_line, time_left
 
 #: Seconds between two lines where the output is no terminal.
 LINE_SECONDS = 10.0
@@ -52,77 +53,83 @@ def plain_console() -> Console:
 
 
 class Display:
-    """Shows epoch, step, loss, examples a second and the time left.
+    """Shows a line for each epoch, and below them where the training is and the time left.
 
     Args:
         console: where to; standard error if None.
+        shows: ``bar``: both, the latter on a terminal as one line that moves; ``epochs``: the
+            former alone; ``none``.
     """
 
-    def __init__(self, console: Console | None = None):
+    def __init__(self, console: Console | None = None, shows: str = "bar"):
         self._console = console or plain_console()
-        self._live: Progress | None = None
+        self._shows = shows
+        self._quiet = answer.is_quiet()  # as long as tasks run
+        self._live: Live | None = None
+        self._opened = self._line_at = time.monotonic()  # and when a line was printed last
         self._first: Json | None = None  # report
-        self._line_at = 0.0
         self._line_epoch = 0
         self._shown: Json = {}
-        if self._console.is_terminal:
-            self._live = Progress(
-                TextColumn("{task.fields[units][0]} {task.fields[epoch]}/{task.fields[epochs]}"),
-                BarColumn(bar_width=24),
-                TextColumn(
-                    "{task.fields[units][1]} {task.completed}/{task.total}  {task.fields[note]}",
-                    markup=False,  # names of metrics are the user's
-                ),
-                TimeRemainingColumn(),
-                console=self._console,
+        self._epochs = EpochLines()
+        if self._console.is_terminal and shows == "bar" and not self._quiet:
+            self._live = Live(
+                console=self._console, get_renderable=self._moving, refresh_per_second=4,
                 transient=True,
-            )
-            self._task = self._live.add_task(
-                "", start=True, epoch=0, epochs=0, note="starting", units=UNITS
-            )
+            )  # fmt: skip
             self._live.start()
 
     def message(self, text: str) -> None:
         """Print one line that stays."""
         self._console.print(printable(text), markup=False, emoji=False)  # ``:ok:`` is no emoji
 
-    #: Of a single job everything is of interest.
-    detail = message
+    def detail(self, text: str) -> None:
+        """Print one line: of a single job everything is of interest."""
+        if not self._quiet:
+            self.message(text)
 
     def event(self, event: Json) -> None:
-        """Print a notice."""
+        """Print a notice, and the line of an epoch."""
         if event["event"] == "notice":
-            self.message(event.get("message", ""))
+            self.detail(event.get("message", ""))
+        elif event["event"] in ("start", "objective"):
+            self._epochs.objective = event.get("objective")
+        elif event["event"] == "epoch" and self._shows != "none":
+            width = self._console.width if self._console.is_terminal else None
+            self.detail(self._epochs.line(event, width))
+            self._line_at = time.monotonic()
 
     def update(self, report: Json | None) -> None:
         """Show what the task last wrote to ``progress.json``."""
         if not report or report == self._shown:
             return
-        if report.get("units") != self._shown.get("units"):
-            self._first = None  # it counts something else
-            if self._live is not None and self._shown:
-                self._live.reset(self._task)
+        if self._first is None or report.get("units") != self._shown.get("units"):
+            self._first = report  # of what it counts now
+            self._line_at = time.monotonic()
         self._shown = report
-        self._first = self._first or report
-        note = measured(report)
-        units = report.get("units", UNITS)
-        if self._live is not None:
-            self._live.update(
-                self._task, completed=report["step"], total=report["total_steps"],
-                epoch=report["epoch"], epochs=report["epochs"], note=note, units=units,
-            )  # fmt: skip
-            return
-        if answer.is_drawn():
-            return
+        if self._live is None and self._shows == "bar" and not answer.is_drawn():
+            self._print_progress(report, time_left(self._first, report))
+
+    def _print_progress(self, report: Json, left: str) -> None:
+        """Print a line where an epoch takes long; of what has no lines of epochs, for each."""
         now = time.monotonic()
-        last = report["step"] == report["total_steps"]
-        if now - self._line_at < LINE_SECONDS and not last and report["epoch"] == self._line_epoch:
-            return
-        self._line_at, self._line_epoch = now, report["epoch"]
-        self.message(f"{counted(report)}  {note}  {time_left(self._first, report)} left")
+        due = now - self._line_at >= LINE_SECONDS
+        if "units" in report:
+            last = report["step"] == report["total_steps"]
+            due = due or last or report["epoch"] != self._line_epoch
+        if due:
+            self._line_at, self._line_epoch = now, report["epoch"]
+            self.detail(f"{counted(report)}  {measured(report)}  {left} left")
+
+    def _moving(self) -> Text:
+        text = f"starting  {clock(time.monotonic() - self._opened)}"
+        if self._first is not None and self._shown:
+            left = time_left(self._first, self._shown)
+            text = moving_line(self._shown, left, self._console.width)
+        return Text(printable(text), no_wrap=True, overflow="crop")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Take the moving line away; what is printed from now on is the end."""
+        self._quiet = False
         if self._live is not None:
             self._live.stop()
 
@@ -157,18 +164,6 @@ class Log:
             for line in self._frames.kept(without_chatter(piece.decode(errors="replace"))):
                 if reported is None or line.partition(": ")[2] != reported:
                     yield line
-
-
-def clock(seconds: float) -> str:
-    """Return a time as ``h:mm:ss``."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def time_left(first: Json, report: Json) -> str:
-    """Return the time that is left by what two reports of progress say."""
-    seconds, steps = report["time"] - first["time"], report["step"] - first["step"]
-    return clock(seconds / steps * (report["total_steps"] - report["step"])) if steps > 0 else "?"
 
 
 _TRACEBACK = "Traceback (most recent call last):"

@@ -10,7 +10,7 @@ from pathlib import Path
 from dtrain.config import private, tree, trust
 from dtrain.config.node import Node
 from dtrain.config.tree import Config
-from dtrain.errors import refuse
+from dtrain.errors import UsageError, refuse
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short
@@ -103,11 +103,21 @@ def _output_dir(folder: Path, written: str) -> Path:
         return above.parent if above.name == "multirun" else above
     if _DATE.fullmatch(folder.parent.parent.name):  # one job of a sweep
         return _output_dir(folder.parent, written)
-    if (Path(written) / "mlflow.db").is_file():
+    is_below = Path(written).absolute() in folder.parents  # hydra.run.dir=OUTPUT_DIR/NAME
+    if is_below or (Path(written) / "mlflow.db").is_file():
         return Path(written)
     refuse("RUN", "is not where its store is known (OUTPUT_DIR/DATE/TIME_NAME)", folder,
            hint=f"python -m dtrain sync {folder} "
            "tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
+
+
+def is_store_known(rundir: RunDir) -> bool:
+    """Say whether ``sync`` knows where to ship a run that has no tracker."""
+    try:
+        configured(rundir, rundir.path, None)
+    except (UsageError, OSError):
+        return False
+    return True
 
 
 def ship_evaluations(rundir: RunDir) -> str:

@@ -94,8 +94,8 @@ def plain(text: str) -> str:
         text = text.replace(path, name)
     for pattern, name in PLACEHOLDERS:
         text = re.sub(pattern, name, text, flags=re.M)
-    # Jobs of a sweep begin and end in threads of their own.
-    blocks = re.compile(r"(?:^job \d+.*\n)+", re.M)
+    # Jobs of a sweep begin and end in threads of their own; a stop is heard beside the journal.
+    blocks = re.compile(r"(?:^(?:job \d+|epoch +\d+|\S+ was asked to stop).*\n)+", re.M)
     text = blocks.sub(lambda block: "".join(sorted(block[0].splitlines(True))), text)
     return re.sub(r"[ \t]+$", "", text, flags=re.M)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,6 +14,7 @@ from dtrain.config.node import seconds
 from dtrain.config.schema.training import Duration, Stopping
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
+from tests.sampled import sampled
 
 
 def arrays(run: Run, step: int) -> dict[str, bytes]:
@@ -26,6 +31,10 @@ def test_early_stopping_ends_a_run_and_a_resumed_one_at_the_same_epoch(
     words = [*quick, stop, "objective=val_loss", "checkpoint.keep=9"]
     whole = dtrain(*words, "trainer.epochs=9")
     assert whole.code == 0 and whole.result["step"] == 12, whole.output + whole.log
+    why = "stopped early at epoch 3 of 9: val_loss has not improved by 100 for 2 epochs"
+    assert whole.result["ended"] == why
+    best = whole.result["best_epoch"]
+    assert f"{why}; best val_loss {best['objective']:.4f} at epoch " in whole.output
     first = dtrain(*words, "trainer.epochs=2")
     again = dtrain(f"resume={first.rundir.path}", "trainer.epochs=9")
     assert again.code == 0 and again.result["step"] == 12, again.output + again.log
@@ -36,12 +45,48 @@ def test_early_stopping_ends_a_run_and_a_resumed_one_at_the_same_epoch(
             whole.rundir.model.unlink()
         ended = dtrain(f"resume={whole.rundir.path}", "trainer.epochs=20")
         assert ended.code == 0 and ended.result["step"] == 12, ended.output + ended.log
-        assert "a callback" in ended.output and whole.rundir.model.exists()
+        assert why in ended.output and whole.rundir.model.exists()
     assert arrays(ended, 12) == arrays(again, 12)
     more = dtrain(f"fork={whole.rundir.path}", "trainer.early_stopping=null", "trainer.epochs=4")
     assert more.code == 0 and more.result["step"] == 16, more.output + more.log
+    assert "epoch 1 of 1 is epoch 4 of trainer.epochs=4" in more.output
+    assert [line[:11] for line in lines_of_epochs(more)] == ["epoch 1/1  "]
+    longer = dtrain(f"resume={more.rundir.path}", "trainer.epochs=5")
+    assert [line[:11] for line in lines_of_epochs(longer)] == ["epoch 2/2  "], longer.output
     refused = dtrain(f"resume={first.rundir.path}", "trainer.early_stopping=3")
     assert refused.code == 2 and "would change the numbers" in refused.output
+
+
+@pytest.mark.parametrize("backend", sampled(["jax", "torch"], "torch"))
+def test_a_callback_of_keras_ends_a_run_for_good(
+    backend: str, quick: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    dtrain = request.getfixturevalue(f"on_{backend}")
+    callback = "{_target_: keras.callbacks.EarlyStopping, patience: 1, min_delta: 100}"
+    words = [*quick, f"backend={backend}", f"trainer.callbacks=[{callback}]", "trainer.epochs=2"]
+    words += ["hydra.run.dir=one", "resume=auto"]
+    whole = dtrain(*words)
+    assert whole.code == 0, whole.output + whole.log
+    assert [line[:11] for line in lines_of_epochs(whole)] == ["epoch 1/2  ", "epoch 2/2  "]
+    command = whole.output.splitlines()[-1].removeprefix("train on: python -m dtrain ")
+    assert command == "fork=one 'trainer.callbacks=[]' trainer.epochs=4"
+    for again in (words, ["resume=one"]):
+        ended = dtrain(*again)
+        assert ended.code == 0, ended.output
+        assert f"nothing is left to do; to train on: python -m dtrain {command}" in ended.output
+    assert dtrain(*shlex.split(command)).result["step"] == 16
+
+
+def lines_of_epochs(run: Run) -> list[str]:
+    return [line for line in run.output.splitlines() if re.match(r"epoch +\d+/\d+  loss", line)]
+
+
+def test_a_folder_that_is_removed_again_is_not_named(
+    dtrain: Commands, quick: tuple[str, ...], tmp_path: Path
+) -> None:
+    refused = dtrain(*quick, "objective=val_acc", "hydra.run.dir=one")
+    assert refused.code == 2 and "objective=val_acc" in refused.output
+    assert "run folder" not in refused.output and not (tmp_path / "one").exists()
 
 
 def test_a_run_whose_time_is_over_is_saved_evaluated_and_can_be_resumed(

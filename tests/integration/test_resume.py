@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dtrain.run import checkpoint
+from dtrain.run.folder import short
 from tests.conftest import QUICK
 from tests.sampled import sampled
 
@@ -131,8 +132,8 @@ def test_on_another_number_of_replicas(dtrain) -> None:
     for words in ((), ("trainer.epochs=3", "strategy=mirrored")):
         again = dtrain(f"resume={whole.rundir.path}", *words)
         assert again.code == 0
-        assert "finished, at the end of epoch 4: nothing is left to do; " in again.output
-        assert f"python -m dtrain resume={whole.rundir.path} trainer.epochs=8" in again.output
+        assert "is finished: all 4 epochs are trained; nothing is left to do; " in again.output
+        assert f"resume={short(whole.rundir.path)} trainer.epochs=8" in again.output
         assert len(again.output.splitlines()) == 1
     assert {p: p.stat().st_mtime_ns for p in whole.rundir.path.rglob("*")} == before
     half = dtrain(*RUN, "strategy=one_device", "trainer.epochs=2")

@@ -228,6 +228,8 @@ class Trainer(f.Group, scope="length"):
     """Compile the model by torch.compile (backend=torch)."""
     log_every_steps: f.Count | None = None
     """Steps between two log entries; null: about 200 entries a run."""
+    progress: Annotated[Literal["bar", "epochs", "none"], f.scope("command", "once")] = "bar"
+    """What is shown: a line for each epoch, and below it one that moves; epochs: the former."""
     log: Annotated[Norms, f.scope("numbers")] = []
     """gradient_norm, weight_norm, update_ratio: L2 norms that each step computes."""
 

@@ -172,6 +172,16 @@ class Callbacks:
         finite = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
         return finite, sorted(str(name) for name in changed.keys() - finite.keys())
 
+    def why_stopped(self) -> str:
+        """Return why the training ends, of which the last ``on_epoch_end`` has decided."""
+        pairs = zip(self._callbacks, self._behind, strict=True)
+        stopper = next((each for each, behind in pairs if behind.stopped), None)
+        if not isinstance(stopper, keras.callbacks.EarlyStopping):
+            return "a callback has ended it" if stopper is None else f"by {type(stopper).__name__}"
+        epochs = "1 epoch" if stopper.wait == 1 else f"{stopper.wait} epochs"
+        by = f" by {abs(stopper.min_delta):g}" if stopper.min_delta else ""
+        return f"{stopper.monitor} has not improved{by} for {epochs}"
+
     def state(self) -> tuple[dict[str, np.ndarray], list[Json]]:
         """Return the arrays and the JSON values of all of them."""
         arrays: dict[str, np.ndarray] = {}
@@ -301,6 +311,7 @@ class _Behind(keras.callbacks.Callback):
         self._share = share
         self._logged = logged
         self.seen: Logs | None = None
+        self.stopped = False  # when the epoch ended
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Keep a copy of ``logs``, with the chief's numbers."""
@@ -312,6 +323,7 @@ class _Behind(keras.callbacks.Callback):
             del logs[name]
         logs.update({k: v for k, v in agreed.items() if k not in own or _differ(v, own[k])})
         self.seen = dict(logs)
+        self.stopped = bool(self.model.stop_training)
 
 
 def numbers(values: Mapping[Any, object]) -> dict[str, float]:

@@ -21,7 +21,7 @@ import numpy as np
 from dtrain.errors import NonFiniteLoss
 from dtrain.files.fields import Json
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.journal import MetricsKind
+from dtrain.run.journal import EARLY, MetricsKind
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import finetune, train_state
@@ -52,13 +52,14 @@ class Loop:
         begun: called once, when there is something that a stop would have to save.
         max_time: of the configuration, for messages.
         until: when the training ends, whatever it has reached, in seconds since 1970.
+        epochs_before: of the run that this one forks, as which it shows its own.
     """
 
     def __init__(
         self, model: keras.Model, strategy: Backend, steps: Steps, schedule: Schedule,
         callbacks: Callbacks, records: Records, objective: Objective, stopping: Callable[[], bool],
         identity: Json, begun: Callable[[], None] = lambda: None,
-        max_time: float | str | None = None, until: float = math.inf,
+        max_time: float | str | None = None, until: float = math.inf, epochs_before: int = 0,
     ):  # fmt: skip
         self._model = model
         self._strategy = strategy
@@ -71,11 +72,14 @@ class Loop:
         self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
         self._max_time, self._until = max_time, until
+        #: What an epoch, or a report, of a fork says besides.
+        self._before = {"epochs_before": epochs_before} if epochs_before else {}
 
         self.step = 0
         self.examples = 0  # that were trained on
         self.evaluated = 0  # examples of the last evaluation
         self.logs: dict[str, float] = {}  # of the last whole epoch
+        self.ended: str | None = None  # why, where it is before the last epoch
         self.timing = Timing()
         self._interval, self._epoch = Sums(), Sums()
         #: Results of the epoch that has ended and is to be evaluated.
@@ -83,6 +87,7 @@ class Loop:
         self._cut: int | None = None  # step at which a callback has ended the training
         self._noticed: set[str] = set()  # names of logs that a notice was written of
         self._loss: float | None = None  # of the last call
+        self._epoch_began = time.monotonic()
         # What the tasks have agreed on for the next call; end: a callback ended the training; over:
         # its time is over.
         self._stop = self._end = self._over = self._save_now = False
@@ -114,6 +119,7 @@ class Loop:
                 if self._epoch.steps:  # cut short by a callback: it ends as in Keras' fit
                     self._cut = self.step
                     self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
+                self._note_stop((self.step - 1) // schedule.steps_per_epoch)
             if self._end or self._over:
                 break
             epoch, before = self.step // schedule.steps_per_epoch, self.step
@@ -275,6 +281,7 @@ class Loop:
             "metrics": self.logs,
             "examples_per_second": self.timing.examples_per_second,
             "evaluated": evaluated,
+            **self._before,
         }
         self._records.progress(report, self.step in (1, schedule.total_steps))
 
@@ -313,6 +320,7 @@ class Loop:
         self._unvalidated, self._epoch = None, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
         written = self._learning_rate() if self._interval.examples == 0 else {}
+        was_stopped = self._model.stop_training
         try:
             self._callbacks.hooks.on_epoch_end(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
@@ -328,9 +336,27 @@ class Loop:
             self._noticed.update(not_finite)
             message = f"callbacks put into logs what is no finite number: {', '.join(not_finite)}"
             self._notice(f"{message}; it is not recorded")
+        self._record_epoch(epoch)
+        if self._model.stop_training:
+            why = "a callback has ended it" if was_stopped else self._callbacks.why_stopped()
+            self._note_stop(epoch, why)
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
+
+    def _record_epoch(self, epoch: int) -> None:
+        now = time.monotonic()
+        self._records.event(
+            "epoch", step=self.step, epoch=epoch + 1, epochs=self._schedule.epochs,
+            metrics=self.logs, best=self._objective.improves(self.logs),
+            epoch_seconds=round(now - self._epoch_began, 3), **self._before,
+        )  # fmt: skip
+        self._epoch_began = now
+
+    def _note_stop(self, epoch: int, why: str = "a callback has ended it") -> None:
+        before = self._before.get("epochs_before", 0)
+        at = f"epoch {epoch + 1 - before} of {self._schedule.epochs - before}"
+        self.ended = self.ended or f"{EARLY} at {at}: {why}"
 
     def _validate(self, due: bool, logs: dict[str, float]) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
@@ -380,6 +406,7 @@ class Loop:
             f"trainer.max_time={self._max_time} is over: the run ends at step {self.step} of "
             f"{schedule.total_steps}, {done}; resume=RUN_DIR trains on, for as long again"
         )
+        self.ended = f"trainer.max_time={self._max_time} was over"
         self._notice(message)
 
     def _save(self) -> None:
@@ -402,7 +429,9 @@ class Loop:
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
-            **({"stopped": True} if self._end or self._model.stop_training else {}),
+            **({"stopped": self.ended or True} if self._end or self._model.stop_training else {}),
+            **self._before,
+            "best": self._objective.best,
             "pending_validation": self._unvalidated is not None,
             "objective": self._value(),
             "objective_name": self._objective.name,
@@ -428,8 +457,10 @@ class Loop:
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         epoch, inside = divmod(self.step, self._schedule.steps_per_epoch)
         self._callbacks.restore(arrays, meta["callbacks"], epoch if inside else None)
-        if meta.get("stopped"):
+        self._objective.restore(meta)
+        if stopped := meta.get("stopped"):
             self._model.stop_training = True
+            self.ended = stopped if isinstance(stopped, str) else None
             self._notice(f"a callback has ended the training at step {self.step}: it ends there")
         if meta["pending_validation"]:
             # A fork with another loss or other metrics has none.

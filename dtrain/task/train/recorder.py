@@ -198,6 +198,7 @@ class Objective:
     Attributes:
         name: of the metric, None as long as it is not chosen.
         mode: ``max`` or ``min``; None where no objective is chosen yet.
+        best: its best value at the end of an epoch so far, None where there is none.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class Objective:
         self._reported = False  # that the run does not have it
         self.name: str | None = None
         self.mode: str | None = None
+        self.best: float | None = None
         name = (meta or {}).get("objective_name") or name if name == AUTO else name
         if name != AUTO:
             self._set(name)
@@ -267,3 +269,16 @@ class Objective:
         if self.name == SPEED:
             value = speed or None
         return value if value is not None and math.isfinite(value) else None
+
+    def restore(self, meta: Mapping[str, Any]) -> None:
+        """Put back the best value of a checkpoint, where that is of this objective."""
+        if (meta.get("objective_name"), meta.get("objective_mode")) == (self.name, self.mode):
+            self.best = meta.get("best")
+
+    def improves(self, logs: Mapping[str, float]) -> bool:
+        """Take in the logs of a whole epoch, and say whether none before was better."""
+        value, sign = self.value(logs), -1 if self.mode == "min" else 1
+        if value is None or (self.best is not None and sign * value <= sign * self.best):
+            return False
+        self.best = value
+        return True

@@ -173,6 +173,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     meta.pop("objective_name", None)  # a fork chooses its own
     meta.pop("objective_mode", None)
     meta.pop("stopped", None)
+    meta.pop("best", None)
     if changed & set(identity.of_data()):
         arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
         other = ", ".join(sorted(changed & set(identity.of_data())))

@@ -137,6 +137,7 @@ class Train(Action):
             begun=functools.partial(_begun, process, model, steps),
             max_time=config.trainer.max_time,
             until=end_of_time(config.trainer.max_time, process.rundir),
+            epochs_before=_epochs_before(past, process, schedule),
         )  # fmt: skip
         if records.is_chief:
             process.logged.begin(records, process.rundir, lambda: loop.step)
@@ -169,6 +170,7 @@ class Train(Action):
                     time_shares={name: round(each, 3) for name, each in measured.shares.items()},
                     metrics={**loop.logs, **tested},
                     **({"held_out": held_out} if held_out else {}),
+                    **({"ended": loop.ended} if loop.ended is not None else {}),
                     **steps.summary(),
                 )
             )
@@ -192,6 +194,23 @@ def _early_stopping(config: Config, objective: Objective, schedule: Schedule) ->
     if name in (None, SPEED):
         name, mode = "val_loss" if schedule.validation_examples else "loss", "min"
     return [metrics.stopping(value, str(name), str(mode))]
+
+
+def _epochs_before(
+    past: checkpoint.Checkpoint | None, process: Process, schedule: Schedule
+) -> int:  # fmt: skip
+    """Return how many epochs of the run that it forks a run goes on from, 0 of one that is none."""
+    if past is None or not restore.has_position(past):
+        return 0
+    if past.path.parent == process.rundir.checkpoints:
+        return int(past.meta.get("epochs_before", 0))
+    before, epochs = past.step // schedule.steps_per_epoch, schedule.epochs
+    if before:
+        process.notice(
+            f"epochs are counted from here: epoch 1 of {epochs - before} is epoch {before + 1} of "
+            f"trainer.epochs={epochs}"
+        )
+    return before
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
