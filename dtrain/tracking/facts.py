@@ -102,7 +102,8 @@ def _git(*words: str) -> str:
 #: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and
 #: this stands before every letter that a key begins with.
 FIRST = "_"
-_NAME_CHARACTERS = 200
+#: Characters of the name of a job, and of a run, to which no more is added.
+_NAME_CHARACTERS, _SHORT_NAME = 200, 80
 
 
 def first(differs: dict[str, str]) -> dict[str, str]:
@@ -156,7 +157,11 @@ def run_name(run: TrackedRun) -> str:
         return job_name(job, run.config.name)
     parts = run.config.name.split("_")
     values = {key: text for key, text in _typed(run).items() if text not in parts}
-    return " ".join([run.config.name, *_short(values)])[:_NAME_CHARACTERS]
+    name = run.config.name
+    for part in _short(values):
+        if len(name) + len(part) < _SHORT_NAME:
+            name += f" {part}"
+    return name
 
 
 def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:

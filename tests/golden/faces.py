@@ -65,7 +65,7 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"\b(pid|process) \d+", r"\1 N"),
     (r"(FAILED: step) \d+(?=.*\n.* ended by SIG)", r"\1 N"),
     # Whether a checkpoint was written before the signal.
-    (r"(^FAILED: (?:.*\n)+?)resume with: .*\n\Z", r"\1"),
+    (r"(^FAILED: (?:.*\n)+?)resume with: python -m dtrain resume=.*\n\Z", r"\1"),
     (r"(restart \d of \d from step) \d+", r"\1 N"),
     (r"tfevents\.\d+\.[^\s/]+", "tfevents.NAME"),
     (r"\b(dtrain|tensorflow|jax|torch|keras|Python|TensorFlow|JAX|PyTorch|Keras|MLflow|Hydra|NumPy)"
