@@ -155,8 +155,8 @@ def test_histograms_and_trace_on_request(dtrain, quick) -> None:
     assert not list(plain.rundir.tensorboard.glob("plugins"))
     tags = warm.call(event_points_all, 1, {"folder": str(plain.rundir.tensorboard / "train")})
     assert set(tags) == {
-        "loss", "accuracy", "learning_rate", "examples_per_second", "input_seconds",
-        "host_seconds", "epoch_examples", "examples",
+        "loss", "accuracy", "learning_rate", "time/examples_per_second", "time/input_seconds",
+        "time/host_seconds", "epoch_examples", "examples",
     }  # fmt: skip
 
 
