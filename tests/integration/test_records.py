@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dtrain.run.times import shown
 from dtrain.tracking import delivery
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests import warm
@@ -63,11 +64,11 @@ def test_the_default_experiment(dtrain, tmp_path: Path) -> None:
     written = warm.call(event_points, 1, {"folder": str(run.rundir.tensorboard)})
     for name in names:
         expected = run.points(name)
-        assert points(client, recorded, name) == expected
-        assert written[name].keys() == expected.keys()
+        assert points(client, recorded, shown(name)) == expected
+        assert written[shown(name)].keys() == expected.keys()
         for step, value in expected.items():  # event files hold float32
-            assert math.isclose(written[name][step], value, rel_tol=1e-6)
-    assert written.keys() == names
+            assert math.isclose(written[shown(name)][step], value, rel_tol=1e-6)
+    assert written.keys() == set(map(shown, names))
 
     parameters = recorded.data.params
     assert parameters["trainer.batch_size"] == "64"

@@ -269,14 +269,6 @@ class MLflow(Tracker):
             self._describe({})  # it failed before training began
         for path, place in facts.run_files(rundir, status):
             call("log_artifact", self._run_id, str(path), place or None)
-        result: Any = schemas.read(rundir.result, schemas.Result) or {}
-        # Of the last epoch, as the command says them; those of a step are of its interval.
-        last = [(name, value, int(ended * 1000), int(result.get("step") or 0))
-                for name, value in (result.get("metrics") or {}).items()
-                if isinstance(value, int | float) and not name.startswith(("val_", "test/"))
-                ]  # fmt: skip
-        if last:
-            self._store.points(self._run_id, last[:BATCH])
         self._evaluations(rundir)
         call("set_terminated", self._run_id, status, int(ended * 1000))
         self._models().ship()
