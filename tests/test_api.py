@@ -385,7 +385,9 @@ def test_what_cannot_be_pickled_is_named(
 def test_one_callback_is_a_list_of_one(tmp_path: Path) -> None:
     given: dict[str, Any] = dict.fromkeys(training.OBJECTS)
     for callbacks in (Batches, [Batches], (Batches,)):
-        [text] = training.Call(tmp_path, show=False).overrides({**given, "callbacks": callbacks})
+        [text] = training.Call(tmp_path, show=False).overrides(
+            {**given, "callbacks": callbacks}, []
+        )
         assert text == "trainer.callbacks=[{_target_:tests.test_api.Batches}]"
 
 

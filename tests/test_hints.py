@@ -15,7 +15,7 @@ import pytest
 
 import dtrain
 from dtrain.api import command
-from dtrain.api.keywords import plain
+from dtrain.api.keywords import words_of
 from dtrain.errors import UsageError
 from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal
@@ -63,7 +63,7 @@ class EarlyStopping:
         ({"loss": SGD()}, r"loss=SGD .*functools.partial\(SGD, "),
         ({"data": generator()}, r"data \(x\)=generator: is read in this.*data=load"),
         ({"data": (X[:0], Y[:0])}, r"data \(x\)=shape \[0, 2\]: has no example"),
-        ({"data": "ours.csv"}, "data=ours.csv: .*data='csv', overrides="),
+        ({"data": "ours.csv"}, "dataset.path=ours.csv: there is no such file"),
         ({"data": (X, Y), "validation": 0.1}, "validation_split=0.1"),
     ],
 )  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_refusal_says_what_to_type(
 
 
 def test_weights_of_classes_are_as_keras_takes_them() -> None:
-    found = plain({"class_weight": {0: 1.0, 2: 3.5}}, "train")
+    found = words_of({"class_weight": {0: 1.0, 2: 3.5}}, "train")
     assert found == ["trainer.class_weight={0:1.0,2:3.5}"]
 
 

@@ -17,6 +17,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, short
 from dtrain.task.strategies.plans import OneReplica
 from dtrain.terminal.progress import Display
+from dtrain.tracking.chosen import make_tracker
 from tests.test_schema import composed
 
 
@@ -34,7 +35,7 @@ def printed(
     rundir.config.write_text(to_yaml(config))
     if saved:
         checkpoint.save(rundir.checkpoints, 7, {}, {})
-    print_end(display, config, rundir, whole, lacking)
+    print_end(display, config, make_tracker(config), rundir, whole, lacking)
     return file.getvalue()
 
 

@@ -51,8 +51,8 @@ def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
     texts = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
     assert texts[0] == texts[1]
     lines = [json.loads(line) for line in texts[0].splitlines()]
-    rows = [line["prediction"] for line in lines]
     classes = ["cat", "dog", "eel"]
+    rows = [[line[f"prediction.{name}"] for name in classes] for line in lines]
     assert [line["class_name"] for line in lines] == [classes[k] for k in np.argmax(rows, 1)]
     assert here("predict", "run", "to=best", "function=argmax", "format=csv") == 0
     best = pd.read_csv("best/predictions.csv")

@@ -180,12 +180,12 @@ def test_a_forged_name(
 
 
 def test_trackers_that_the_user_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Instead of the run's own; nothing goes to MLflow, and the run's experiment stays."""
+    """Instead of the run's own; nothing goes to MLflow."""
     rundir = leave(tmp_path / "outputs", "tracking.experiment=mine")
     assert sync.main([str(rundir.path), "tracking=csv"]) == 0
     assert capsys.readouterr().out == "shipped to csv/ of the run folder\n"
     assert (rundir.path / "csv" / "points.csv").read_text().endswith(",loss,0.5\n")
-    assert "tracking.experiment,mine\n" in (rundir.path / "csv" / "facts.csv").read_text()
+    assert "optimizer.learning_rate,0.001\n" in (rundir.path / "csv" / "facts.csv").read_text()
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
     assert sync.main([str(rundir.path), "trainer.epochs=3"]) == 2
     assert "trainer.epochs=3: is no word of sync" in capsys.readouterr().err

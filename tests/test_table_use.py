@@ -81,7 +81,10 @@ def test_other_files_are_read_by_the_names_of_their_columns(folder, monkeypatch,
 
 def test_a_server_of_it_takes_columns_as_people_write_them(folder, tmp_path) -> None:
     predicted = rows(folder / "asked")
-    numbers = [[float(row["prediction.0"]), float(row["prediction.1"])] for row in predicted]
+    numbers = [
+        [float(text) for name, text in row.items() if name.startswith("prediction.")]
+        for row in predicted
+    ]
     with served(folder / "run/exports/churn", tmp_path, name="churn") as client:
         status, answer, headers = client("/invocations", {"dataframe_records": ROWS})
         assert status == 200, answer

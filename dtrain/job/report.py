@@ -21,6 +21,7 @@ from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.terminal.progress import View
 from dtrain.tracking import shipping
+from dtrain.tracking.base import Tracker
 from dtrain.tracking.chosen import make_tracker
 
 
@@ -132,13 +133,19 @@ def write_page(view: View, config: Config, rundir: RunDir, result: Json) -> None
 
 
 def print_end(
-    view: View, config: Config, rundir: RunDir, result: Json, lacking: Collection[str] = ()
+    view: View,
+    config: Config,
+    tracker: Tracker,
+    rundir: RunDir,
+    result: Json,
+    lacking: Collection[str] = (),
 ) -> None:
     """Print how and why the run ended, its best epoch, where it is, and what to type next.
 
     Args:
         view: where.
         config: of the run.
+        tracker: of it.
         rundir: of it.
         result: of it.
         lacking: names of trackers that have not got everything.
@@ -158,7 +165,7 @@ def print_end(
     view.detail(f"run folder: {path}")
     if result["status"] == "FINISHED" and rundir.page.exists():
         view.detail(f"report:  {short(rundir.page)}")
-    for line in _next(config, rundir, path, lacking):
+    for line in _next(tracker, rundir, path, lacking):
         view.detail(line)
     if (command := _to_go_on(config, rundir, path, result)) is not None:
         view.detail(command)
@@ -177,9 +184,9 @@ def _best(result: Json) -> str | None:
     return text + (" (checkpoint best)" if result.get("best_step") == best["step"] else "")
 
 
-def _next(config: Config, rundir: RunDir, path: str, lacking: Collection[str]) -> list[str]:
+def _next(tracker: Tracker, rundir: RunDir, path: str, lacking: Collection[str]) -> list[str]:
     """Return at most two lines on how to see a run."""
-    tracker, sync = make_tracker(config), f"python -m dtrain sync {path}"
+    sync = f"python -m dtrain sync {path}"
     lines = [f"tracking: {name} has not got everything; type: {sync}" for name in lacking]
     lines += [
         f"compare: {part.view()}"

@@ -315,16 +315,18 @@ def nothing_to_do(config: Config) -> str | None:
     if not (stopped or whole):
         return None
     why = stopped if isinstance(stopped, str) else f"a callback ended it at step {newest.step}"
+    epochs = newest.step // per_epoch
     if not stopped:
-        epochs = newest.step // per_epoch
         why = "its only epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained"
     return (
         f"{config.resume} is finished: {why}; nothing is left to do; to train on: "
-        f"{to_train_on(config, shlex.quote(short(rundir.path)), bool(stopped), whole)}"
+        f"{to_train_on(config, shlex.quote(short(rundir.path)), bool(stopped), whole, epochs)}"
     )
 
 
-def to_train_on(config: Config, folder: str, stopped: bool, whole: bool) -> str:
+def to_train_on(
+    config: Config, folder: str, stopped: bool, whole: bool, trained: int = 0
+) -> str:  # fmt: skip
     """Return the command that trains on where a run has ended by itself.
 
     Args:
@@ -332,8 +334,9 @@ def to_train_on(config: Config, folder: str, stopped: bool, whole: bool) -> str:
         folder: of it, as a word of a shell.
         stopped: a callback has ended it, which a resumed run keeps to.
         whole: its last epoch is trained.
+        trained: so many epochs are, where a command may have asked for fewer.
     """
-    more = f"trainer.epochs={2 * config.trainer.epochs}"
+    more = f"trainer.epochs={2 * max(config.trainer.epochs, trained)}"
     if not stopped:
         return f"python -m dtrain resume={folder} {more}"
     early = config.trainer.early_stopping is not None

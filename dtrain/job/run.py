@@ -361,7 +361,7 @@ class Job:
             result: the contents of ``result.json``.
             lacking: names of the trackers that have not got everything.
         """
-        report.print_end(self._view, self._config, self._rundir, result, lacking)
+        report.print_end(self._view, self._config, self._tracker, self._rundir, result, lacking)
 
     def _may_continue(self) -> bool:
         """Say whether the same command, once more, would not begin from nothing."""

@@ -25,6 +25,7 @@ from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
 from dtrain.run.outcome import Outcome, last_lines
 from dtrain.terminal.progress import Display, Log, View
+from dtrain.tracking.chosen import make_tracker
 
 #: Seconds that the second Ctrl-C, which cancels, may come after the first, which detaches.
 _SECOND = 3.0
@@ -255,7 +256,8 @@ class SlurmJob:
         result = self._result(code)
         if result is not None:
             code = result.get("exit_code", code)
-            report.print_end(self._view, self._config, self._rundir, result)
+            tracker = make_tracker(self._config)
+            report.print_end(self._view, self._config, tracker, self._rundir, result)
             return Outcome.of(result, exit_code=code, interrupted=interrupted)
         problem = f"SLURM job {self.number}: {self._queued.text}" if self._queued else (
             f"SLURM knows nothing of job {self.number} any more"

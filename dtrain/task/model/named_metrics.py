@@ -128,8 +128,11 @@ def _try(loss: Foreign, takes: LossInputs, y: Nest, predicted: Nest) -> LossInpu
     with contextlib.suppress(Exception):  # a loss may count its calls
         of_torch = hasattr(loss, "function")
         loss = type(loss)(copy.deepcopy(loss.function)) if of_torch else copy.deepcopy(loss)
-    outputs = np.zeros_like(keras.ops.convert_to_numpy(predicted)[:1], "float32")
-    targets = np.zeros_like(np.asarray(y)[:1])
+    if None in (*predicted.shape[1:], *y.shape[1:]):
+        return unknown
+    # By their shapes alone: of a model that was only traced there are no values.
+    outputs = np.zeros((1, *predicted.shape[1:]), "float32")
+    targets = np.zeros((1, *y.shape[1:]), keras.backend.standardize_dtype(y.dtype))
     first = np.moveaxis(outputs, takes.axis, 0)[:1]  # a view
     if outputs.ndim < 2 or outputs.shape[-1] == 1:
         targets += 1
