@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
+from dtrain.api import tables
 from dtrain.data.nest import Ragged
 from dtrain.errors import DataError, UsageError
 from tests.test_table_values import same
@@ -128,6 +129,7 @@ from pathlib import Path
 import datasets as hf, numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from datasets.packaged_modules.parquet.parquet import Parquet
 from dtrain import datasets
+from dtrain.api import tables
 from dtrain.errors import UsageError
 
 x = np.arange(8.0)
@@ -255,3 +257,11 @@ def test_tar_files_of_examples() -> None:
     Path("b.tar").unlink()
     with pytest.raises(UsageError, match=r"^dataset.validation=b.tar: there is no such file"):
         datasets.huggingface("a.tar", "cls", validation="b.tar")
+
+
+def test_a_dataset_that_a_caller_gives_is_stored_by_all_of_its_splits(tmp_path: Path) -> None:
+    train = made(6)
+    given = [hf.DatasetDict(train=train, validation=made(rows)) for rows in (3, 4, 4)]
+    first, second, again = (tables.overrides(tmp_path, each) for each in given)
+    assert first != second == again
+    assert "dataset.validation=validation" in first

@@ -249,7 +249,7 @@ def _derived(
     call = Call(run.path / FOLDER, show, run.path)
     is_table = tables.is_table(data)
     if is_table and (tables.is_path(data) or RunDir(run.path).columns.is_file()):
-        own = [*tables.evaluated(run.path / FOLDER, data), *own]
+        own = [*tables.evaluation_overrides(run.path / FOLDER, data), *own]
     elif isinstance(data, str):
         own = [f"dataset={data}", *own]
     elif callable(data):

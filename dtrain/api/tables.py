@@ -63,7 +63,7 @@ def overrides(
     return [f"dataset={preset}", *values]
 
 
-def evaluated(folder: Path, data: Any) -> list[str]:
+def evaluation_overrides(folder: Path, data: Any) -> list[str]:
     """Return the overrides that evaluate or predict a table; a training knows its columns."""
     keys = _keys(folder, data)
     words = [f"dataset={keys['preset']}", f"dataset.path={write_value(keys['path'], 'path')}"]
@@ -81,15 +81,19 @@ def _keys(folder: Path, data: Any) -> Json:
         return {"preset": "huggingface" if is_saved else preset, "path": path}
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(data, "save_to_disk"):
-        return _saved(folder, data)
+        return _save_dataset(folder, data)
     if _is_frame(data):
-        return {"preset": "table", "path": _stored(folder, data), "target": str(data.columns[-1])}
+        return {
+            "preset": "table",
+            "path": _store_frame(folder, data),
+            "target": str(data.columns[-1]),
+        }
     x, *others = data
     frame, keys = x.copy(deep=False), dict[str, str]()
     for key, values in zip(("target", "weight"), others, strict=False):
         keys[key] = str(getattr(values, "name", None) or key)
         frame[keys[key]] = getattr(values, "to_numpy", lambda each=values: each)()
-    return {"preset": "table", "path": _stored(folder, frame), **keys}
+    return {"preset": "table", "path": _store_frame(folder, frame), **keys}
 
 
 def _is_frame(data: object) -> bool:
@@ -105,7 +109,7 @@ def _is_pair(data: object) -> bool:
     return any(getattr(kind, "kind", "O") not in "biuf" for kind in kinds)
 
 
-def _stored(folder: Path, frame: Any) -> str:
+def _store_frame(folder: Path, frame: Any) -> str:
     """Write a DataFrame; return its path, which the same rows have again."""
     frame = frame.copy(deep=False)
     frame.columns = [str(name) for name in frame.columns]
@@ -120,17 +124,20 @@ def _stored(folder: Path, frame: Any) -> str:
     return str(path)
 
 
-def _saved(folder: Path, data: Any) -> Json:
+def _save_dataset(folder: Path, data: Any) -> Json:
     """Save a dataset of Hugging Face's; return its keys."""
     train = data["train"] if isinstance(data, dict) and "train" in data else data
     if isinstance(train, dict):
         refuse("data", "has no split train", ", ".join(data), hint="data=DATASET[NAME]",
                accepted="a Dataset, or a DatasetDict with train")  # fmt: skip
-    path = folder.absolute() / f"data_{train._fingerprint[:12]}"
+    parts = data if isinstance(data, dict) else {"train": data}
+    # No public name tells which rows a dataset has; its package names its caches by this one, too.
+    rows = [f"{name} {part._fingerprint}" for name, part in parts.items()]
+    path = folder.absolute() / f"data_{hashlib.sha256(repr(rows).encode()).hexdigest()[:12]}"
     if not path.exists():
         aside = writing.aside(path)
         with _without_bars():
-            _flattened(data).save_to_disk(str(aside))
+            _flatten(data).save_to_disk(str(aside))
         writing.rename(aside, path)
     names = train.column_names
     keys = {"target": next((name for name in _LABELS if name in names), names[-1])}
@@ -139,10 +146,11 @@ def _saved(folder: Path, data: Any) -> Json:
     return {"preset": "huggingface", "path": str(path), **keys}
 
 
-def _flattened(data: Any) -> Any:
+def _flatten(data: Any) -> Any:
     """Return a dataset without indices: its files then have its rows, and no others."""
     if isinstance(data, dict):
-        return type(data)({name: _flattened(part) for name, part in data.items()})
+        return type(data)({name: _flatten(part) for name, part in data.items()})
+    # Of a dataset without indices flatten_indices() would write all rows once more.
     return data if data._indices is None else data.flatten_indices()
 
 
