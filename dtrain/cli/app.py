@@ -124,10 +124,11 @@ def composed(words: list[str], command: Command) -> int:
         The exit code; what is wrong is printed.
     """
     typed, granted = sys.argv[1:], python_path.granted.get()
-    code = _composed(words, command)
-    sys.argv[1:] = typed
-    python_path.granted.set(granted)
-    return code
+    try:
+        return _composed(words, command)
+    finally:
+        sys.argv[1:] = typed
+        python_path.granted.set(granted)
 
 
 def _composed(words: list[str], command: Command) -> int:

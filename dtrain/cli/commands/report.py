@@ -25,17 +25,16 @@ from dtrain.run.folder import RunDir, read_json, short
 from dtrain.tracking import shipping
 
 
-class ReportJob(PredictJob):
+class ReportJob(DerivedJob):
     """Predicts held-out examples, and writes the page."""
 
     saving = "nothing is kept"
 
-    def result_fields(self, events: list[Json]) -> Json:
-        """Return none: what is predicted is with the run."""
-        return {}
+    #: As a prediction by one worker.
+    spread = staticmethod(PredictJob.spread)
 
     def _print_end(self, found: Json, lacking: Collection[str]) -> None:
-        DerivedJob._print_end(self, found, lacking)
+        super()._print_end(found, lacking)
         run = RunDir(self._config.output_dir)
         if found["status"] == "FINISHED":
             result = read_json(run.result) or {"status": "not ended"}
