@@ -281,11 +281,11 @@ def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
 
 
-def test_what_a_job_tells() -> None:
+def test_what_a_job_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[str] = []
     news: Any = queue.SimpleQueue()
     table = Table(None, 4, Console(file=io.StringIO()))
-    table.message = printed.append  # type: ignore[method-assign]
+    monkeypatch.setattr(table, "message", printed.append)
     row = Row(3, {})
     watch = JobView(row, table, news)
     watch.detail("see it: tensorboard")

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ WAITS = (*JOB, "strategy._target_=tests.hang.Endless")
 VICTIM = "worker-0"
 
 
-class Plane:
+class Plane(ABC):
     """A job of two hosts, ``chief-0`` on the first and ``worker-0`` on the other.
 
     Attributes:
@@ -47,6 +48,7 @@ class Plane:
         self.shells: list[Shell] = []
         self.stolen: int | None = None
 
+    @abstractmethod
     def type(self, *words: str, **how: bool) -> None:
         """Type its commands.
 
@@ -55,11 +57,10 @@ class Plane:
             how: ``apart``: the other host has a folder and code of its own; ``hidden``: it does
                 not see the run folder; ``relayed``: :meth:`cut` can be called.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def cut(self) -> None:
         """Cut the connection between the two hosts off."""
-        raise NotImplementedError
 
     def steal(self, thief: socket.socket) -> None:
         """Take the port that the chief would choose first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,15 @@ _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-class Model:
+class Model(ABC):
     """A model as MLflow calls it."""
 
     #: Types and shapes of the inputs, by name; of texts ``object``.
     inputs: dict[str, tuple[Any, Any]]
 
+    @abstractmethod
     def call(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name."""
-        raise NotImplementedError
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> Any:
         """Return the outputs for examples.
