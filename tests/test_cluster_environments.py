@@ -120,7 +120,7 @@ MISTAKES = {
                    "TF_CONFIG=2 chief, 2 workers: the configuration asks for 1 chief, 2 workers; "),
     "hosts": ("multiworker", config(worker=["b:2"]), "TF_CONFIG=1 chief, 1 worker: the "
               "configuration asks for 1 chief, 2 workers; .*type: hardware.hosts=2"),
-    "nobody": ("multiworker", config(chief=None, worker=None), "TF_CONFIG=no task: the conf"),
+    "no task": ("multiworker", config(chief=None, worker=None), "TF_CONFIG=no task: the conf"),
     "servers": ("ps", config(worker=["b:2"], ps=["d:4", "e:5"]), "1 chief, 1 worker, 2 parameter "
                 "servers: .*type: strategy.workers=1 strategy.servers=2"),
     "ps without chief": ("ps", config(chief=None, ps=["d:4"]), "TF_CONFIG=2 workers, 1 ps: "),

@@ -155,12 +155,12 @@ class Predict(Action):
     ) -> tuple[list[str], dict[str, np.ndarray]]:
         """Return the parts of the examples that become columns, and columns as they are."""
         features = [each.name for each in encoding.features] if encoding is not None else []
-        known = [*features, *(encoding.left_out if encoding is not None else ())]
+        trained_columns = [*features, *(encoding.left_out if encoding is not None else ())]
         names: list[str] = []
         for word in self._include:
             names += features if word == "inputs" and features else [word]
         columns = [name for name in names if name not in PARTS]
-        return [name for name in names if name in PARTS], beside(source, columns, known)
+        return [name for name in names if name in PARTS], beside(source, columns, trained_columns)
 
     def _store(self, manifest: Json) -> Store:
         try:

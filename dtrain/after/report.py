@@ -26,10 +26,10 @@ class Report(Action):
 
     def run(self, session: Session) -> None:
         """Predict, and write what there is to say."""
-        process, result = session.process, schemas.glance(self._rundir.result, schemas.Result)
+        process = session.process
+        result: Any = schemas.glance(self._rundir.result, schemas.Result) or {}
         replicas, parameters = session.strategy.replicas, session.model.count_params()
         process.event("start", step=0, replicas=replicas, parameters=parameters)
         process.begun()
-        known: Any = result or {}
-        write_report(session, self._rundir, self._checkpoint, known.get("seconds") or 0.0)
+        write_report(session, self._rundir, self._checkpoint, result.get("seconds") or 0.0)
         process.event("end", status="FINISHED", step=0, metrics={})

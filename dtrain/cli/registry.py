@@ -352,20 +352,20 @@ def answer_help(arguments: list[str]) -> int:
         return errors.OK
     try:
         folder = project.config_dir(arguments)
-        asked = [word for word in arguments if not word.startswith("-") and word != folder]
-        print(_keys(asked) if asked else overview(folder))
+        keys = [word for word in arguments if not word.startswith("-") and word != folder]
+        print(_keys(keys) if keys else overview(folder))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return errors.OK
 
 
-def _keys(asked: list[str]) -> str:
-    """Return what is known of each key."""
+def _keys(keys: list[str]) -> str:
+    """Return help, accepted values and default of each key."""
     lines = []
-    known = help.keys()
-    for key in (parse(argument).name for argument in asked):
-        if key.replace("/", ".") not in known and (hint := suggest.of_help(key)) is not None:
+    documented = help.keys()
+    for key in (parse(argument).name for argument in keys):
+        if key.replace("/", ".") not in documented and (hint := suggest.of_help(key)) is not None:
             refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
                    typed=hint)  # fmt: skip
         entry = help.help_of(key)

@@ -47,26 +47,26 @@ def adapted(value: Dataset, key: str = "dataset") -> Splits:
         UsageError: it is nothing that can be read, or could be read in two ways.
     """
     if isinstance(value, Splits):
-        found = value
+        splits = value
     elif isinstance(value, Mapping) and any(name in value for name in _TRAIN):
         held = [name for name in _VALIDATION if name in value]
         test = value["test"] if len(held) > 1 and "test" in held else None
         train = next(value[name] for name in _TRAIN if name in value)
-        found = Splits(train, value[held[0]] if held else None, test=test)
+        splits = Splits(train, value[held[0]] if held else None, test=test)
     else:
-        found = Splits(*_divided(value, key))
-    train = _source(found.train, key, "train")
+        splits = Splits(*_divided(value, key))
+    train = _source(splits.train, key, "train")
     if train is None:
         raise _refused(key, None, "train")
-    validation = _source(found.validation, key, "validation")
-    classes = found.classes
+    validation = _source(splits.validation, key, "validation")
+    classes = splits.classes
     if classes is None and isinstance(train, Arrays):
         parts = [train, *([] if validation is None else [validation])]
         labels = [each.info.labels() if isinstance(each, Arrays) else None for each in parts]
         classes = of_labels(*labels)
-    test = _source(found.test, key, "test")
+    test = _source(splits.test, key, "test")
     return dataclasses.replace(
-        found, train=train, validation=validation, classes=classes, test=test
+        splits, train=train, validation=validation, classes=classes, test=test
     )
 
 

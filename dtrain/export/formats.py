@@ -96,9 +96,9 @@ class Named(keras.Model):
         """
         _, specs, outputs, _ = self.names()
         traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
-        given: list[Any] = [{**_tensor(s.name, s), **_columns(source, s.name)} for s in specs]
+        tensors: list[Any] = [{**_tensor(s.name, s), **_columns(source, s.name)} for s in specs]
         return {
-            "inputs": given if self.table is None else self.table.tensors(),
+            "inputs": tensors if self.table is None else self.table.tensors(),
             "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],
         }  # fmt: skip
 

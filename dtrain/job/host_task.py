@@ -104,8 +104,8 @@ def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> Failure 
         statuses = {status for _, status in launcher.poll(INTERVAL)}
         for status in statuses:
             if status.startswith("failed "):
-                told = json.loads(status[7:])
-                failure = Failure("failed", task.name, told.get("reason"), told.get("place"))
+                reason = json.loads(status[7:])
+                failure = Failure("failed", task.name, reason.get("reason"), reason.get("place"))
         if "ended" in statuses:
             return failure
         begun = begun or "training" in statuses

@@ -89,8 +89,8 @@ def list_alike(framework: Framework) -> dict[str, str]:
     """Return what has to be the same on every host of a job, beside its configuration."""
     packages = {name: version(name) for name in ("keras", *framework.packages)}
     own = modules(sorted(python_path.tops()))
-    found = {**packages, CODE: code(), **{f"{MODULE}{name}": own[name] for name in own}}
-    return {name: str(text) for name, text in found.items()}
+    alike = {**packages, CODE: code(), **{f"{MODULE}{name}": own[name] for name in own}}
+    return {name: str(text) for name, text in alike.items()}
 
 
 def advise(key: str, ours: str | None) -> dict[str, str]:

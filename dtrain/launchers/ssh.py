@@ -226,6 +226,6 @@ def table(hosts: list[Host], problems: dict[str, str]) -> str:
             str(facts.get(key) if facts.get(key) is not None else "-")
             for key in ("cores", "gpus", "python", "tensorflow")
         ]
-        said = problems.get(host.name, "ready")
-        rows.append((host.name, str(host.slots), *shown, host.address or "-", said))
+        status = problems.get(host.name, "ready")
+        rows.append((host.name, str(host.slots), *shown, host.address or "-", status))
     return "\n".join(line.rstrip() for line in aligned(rows))

@@ -234,8 +234,8 @@ def _read_epochs(rundir: RunDir) -> tuple[list[tuple[int, int]], list[Json]]:
 def _best(epochs: list[Json], name: str | None, mode: str | None) -> Json | None:
     """Return which epoch had the best objective, the earliest of equals; None where none has it."""
     sign = -1 if mode == "min" else 1
-    found = [each for each in epochs if math.isfinite(each["metrics"].get(name, math.nan))]
-    best = max(found, key=lambda each: sign * each["metrics"][name], default=None)
+    scored = [each for each in epochs if math.isfinite(each["metrics"].get(name, math.nan))]
+    best = max(scored, key=lambda each: sign * each["metrics"][name], default=None)
     if best is None:
         return None
     kept = ("epoch", "epochs", "epochs_before", "step")

@@ -287,7 +287,7 @@ def _finish(
     record.close(status)
     try:
         table = compare.write(record.folder) if record.jobs else []
-    except UsageError as error:  # of a search nobody knew the jobs, and none has what was asked for
+    except UsageError as error:  # no job of a search has the metric or baseline typed
         table = [str(error)]
     except OSError as error:  # the jobs are done, and python -m dtrain compare can be called later
         table = [f"no comparison was written: {error.filename or record.folder}: {error.strerror}"]

@@ -165,7 +165,7 @@ def run_name(run: TrackedRun) -> str:
 
 
 def parameters(run: TrackedRun, derived: Json) -> dict[str, str]:
-    """Return at most :data:`MOST` parameters of a run, flat: what a person chose, or may mean.
+    """Return at most :data:`MOST` parameters of a run, flat.
 
     They come in this order: what distinguishes a job in its sweep, what was typed, what every run
     has, what follows from it, and what a preset has in another way than dtrain's defaults.
@@ -264,7 +264,7 @@ def run_files(rundir: RunDir, status: str) -> Iterator[tuple[Path, str]]:
 
 
 def evaluation_files(rundir: RunDir) -> Iterator[tuple[Path, str]]:
-    """Yield the tables and pictures of evaluations, as :func:`files` does."""
+    """Yield the tables and pictures of evaluations, as :func:`run_files` does."""
     for folder in sorted((rundir.path / "evaluations").glob("*")):
         if not folder.is_symlink():
             for path in sorted(folder.glob("*_*.*")):

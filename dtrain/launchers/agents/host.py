@@ -291,9 +291,9 @@ def _check(used: list[Host], addresses: list[str], secret: str, inbox: Inbox) ->
     """Have every host try the ports of all."""
     for host in used:
         host.send("reach", addresses=addresses, secret=secret, seconds=REACH)
-    said = inbox.gather(used, "reach", 2 * REACH + 5, "try the ports of the others")
+    replies = inbox.gather(used, "reach", 2 * REACH + 5, "try the ports of the others")
     for host in used:
-        for address, why in said[host.name]["found"].items():
+        for address, why in replies[host.name]["found"].items():
             if why is not None:
                 raise Unreached(f"{host.name} does not reach {address}: {why}")
 

@@ -125,9 +125,9 @@ class Agents(Launcher, LocalProcesses):
         here = facts.modules(names)
         for host in hosts:
             host.send("modules", names=names)
-        said = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
+        replies = inbox.gather(hosts, "modules", self.start_timeout, "look for modules")
         for host in hosts:
-            for name, digest in said[host.name]["found"].items():
+            for name, digest in replies[host.name]["found"].items():
                 if here.get(name) is not None and digest != here[name]:
                     is_not = "is not there" if digest is None else "is another there"
                     refuse("launcher", f"the module {name} {is_not}, on {host.name}",

@@ -251,7 +251,7 @@ class Host:
 
     def _compare(self, task: str, facts: Json) -> None:
         mine = self._facts
-        both = mine.keys() & facts.keys()  # a module that one host alone trusts hurts nobody
+        both = mine.keys() & facts.keys()  # a module that one host alone trusts cannot differ
         keys = [key for key in {**mine, **facts} if key in both or not key.startswith(MODULE)]
         differ = [key for key in keys if mine.get(key) != facts.get(key)]
         if not differ:
@@ -259,13 +259,13 @@ class Host:
         key, *more = differ
         others = f" (also different: {', '.join(more)})" if more else ""
         theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
-        said = {
+        problem = {
             "key": key, "value": theirs, "accepted": "the same on every host",
             "why": f"{task} has this, and the chief has {ours}{others}",
             **advise(key, ours if key in mine else None),
         }  # fmt: skip
-        self._watch.end("problem", **said)
-        raise UsageError(**said)
+        self._watch.end("problem", **problem)
+        raise UsageError(**problem)
 
 
 def _at(host: str, said: str) -> str:

@@ -49,7 +49,7 @@ class Train(Action):
     def loaded(self, config: Config, data: Data) -> Data:
         """Read the test examples, too: what is wrong with them is refused before training.
 
-        A test split that nobody has asked for is left out then.
+        A test split that no key names is left out, with a notice, where it cannot be read.
         """
         try:
             self._test = load_test(config, data)
