@@ -39,7 +39,8 @@ def write(folder: Path) -> int:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         writing.write_bytes(path, text.encode())
-    print(f"wrote {folder}; next: cd {shlex.quote(str(folder))}")
+    goes = "" if folder.resolve() == Path.cwd() else f" cd {shlex.quote(str(folder))}"
+    print(f"wrote {folder}; next:{goes}")
     print("python -m dtrain experiment=first")
     return errors.OK
 
