@@ -165,6 +165,55 @@ def test_nan_may_be_tolerated_but_is_never_saved(dtrain, user_code) -> None:
     assert sound(run.rundir) == [4]
 
 
+#: Test examples that the first task to read them after training cannot read, once.
+ONE_FAILS = """
+import pathlib
+import numpy as np
+
+
+class Rows:
+    def __init__(self, fails=False):
+        self.fails = fails
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        trained = any(pathlib.Path("run/checkpoints").glob("[0-9]*"))
+        if self.fails and trained:
+            try:
+                open("failed", "x").close()
+            except FileExistsError:
+                pass
+            else:
+                raise ValueError("a file that one host lacks")
+        return np.full(8, index, "float32"), index % 4
+
+
+def load():
+    return {"train": Rows(), "validation": Rows(), "test": Rows(fails=True)}
+"""
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    sampled(["strategy=multiworker hardware.hosts=2", "strategy=mirrored backend=torch"],
+            "strategy=multiworker hardware.hosts=2"),
+)  # fmt: skip
+def test_one_task_of_several_cannot_read_the_test(cluster: str, dtrain, user_code) -> None:
+    user_code(ONE_FAILS)
+    own = (
+        "tracking=none", "model=mlp", "model.classes=4", "dataset=custom",
+        "dataset._target_=mine.load", "trainer.batch_size=16", "trainer.epochs=1", "report=false",
+        "trainer.loss=sparse_categorical_crossentropy", *cluster.split(),
+    )  # fmt: skip
+    run = dtrain("hydra.run.dir=run", *own)
+    assert run.code == 1 and "a file that one host lacks" in run.output, run.output
+    assert not Path("run/evaluations.jsonl").exists()
+    again = dtrain("resume=run")
+    assert again.code == 0 and "test/loss" in again.output, again.output
+
+
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     folder.mkdir()

@@ -176,10 +176,17 @@ class Train(Action):
             )
 
     def _run_test(self, session: Session) -> dict[str, float]:
-        """Return the metrics of the test examples; what has no test is trained all the same."""
+        """Return the metrics of the test examples; what has no test is trained all the same.
+
+        Raises:
+            Exception: of one of several tasks. The others wait for its part of their sums, and
+                would take the next one that it sends.
+        """
         try:
             return {} if self._test is None else run_test(session, self._test)
         except Exception as error:  # of the user's metrics or data, or a stop
+            if len(session.process.cluster.tasks) > 1 and not isinstance(error, errors.Interrupted):
+                raise
             session.process.notice(f"the test examples are not evaluated: {error}"[:1000])
             return {}
 
