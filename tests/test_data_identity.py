@@ -328,6 +328,7 @@ def test_hosts_with_other_data(tasks: int) -> None:
         ({"train": split("f", None) | {"digest": "x"}}, "has an unknown number of examples, where"),
         ({"train": split("a") | {"structure": "t"}}, "has examples of t, where the chief has exam"),
         ({"validation": split("1")}, "validation data is not the chief's: this task has other"),
+        ({"test": split("1")}, "test data is not the chief's: this task has 9 examples, where"),
         ({"validation": None}, "this task has 0 examples, where the chief has 9 examples"),
     ]  # fmt: skip
     for changed, text in cases:

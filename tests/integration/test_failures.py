@@ -165,15 +165,17 @@ def test_nan_may_be_tolerated_but_is_never_saved(dtrain, user_code) -> None:
     assert sound(run.rundir) == [4]
 
 
-#: Test examples that the first task to read them after training cannot read, once.
+#: Test examples that the first task to read them after training cannot read, once; and, of
+#: ``differs``, others in the task that is first to have them.
 ONE_FAILS = """
+import os
 import pathlib
 import numpy as np
 
 
 class Rows:
-    def __init__(self, fails=False):
-        self.fails = fails
+    def __init__(self, fails=False, more=0):
+        self.fails, self.more = fails, more
 
     def __len__(self):
         return 48
@@ -181,17 +183,27 @@ class Rows:
     def __getitem__(self, index):
         trained = any(pathlib.Path("run/checkpoints").glob("[0-9]*"))
         if self.fails and trained:
-            try:
-                open("failed", "x").close()
-            except FileExistsError:
-                pass
-            else:
+            if is_first("failed"):
                 raise ValueError("a file that one host lacks")
-        return np.full(8, index, "float32"), index % 4
+        return np.full(8, index + self.more, "float32"), index % 4
+
+
+def is_first(name):
+    try:
+        open(name, "x").close()
+    except FileExistsError:
+        return False
+    return True
 
 
 def load():
     return {"train": Rows(), "validation": Rows(), "test": Rows(fails=True)}
+
+
+def differs():
+    is_first("differs") and pathlib.Path("differs").write_text(str(os.getpid()))
+    own = pathlib.Path("differs").read_text() == str(os.getpid())
+    return {"train": Rows(), "validation": Rows(), "test": Rows(more=own)}
 """
 
 
@@ -210,6 +222,8 @@ def test_one_task_of_several_cannot_read_the_test(cluster: str, dtrain, user_cod
     run = dtrain("hydra.run.dir=run", *own)
     assert run.code == 1 and "a file that one host lacks" in run.output, run.output
     assert not Path("run/evaluations.jsonl").exists()
+    other = dtrain(*own, "dataset._target_=mine.differs")
+    assert other.code == 2 and "the test data is not the chief's" in other.output, other.output
     again = dtrain("resume=run")
     assert again.code == 0 and "test/loss" in again.output, again.output
 

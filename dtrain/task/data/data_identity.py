@@ -203,7 +203,7 @@ def check_hosts(by_split: dict[str, Json], tasks: Tasks, cluster: Cluster) -> No
     names = [task.name for task in cluster.tasks if not task.serves]
     chief, *others = tasks.gather(by_split)
     for name, other in zip(names[1:], others, strict=True):
-        for split in ("train", "validation"):
+        for split in ("train", "validation", "test"):
             differs = difference(other.get(split), chief.get(split))
             if differs is not None:
                 data = "training" if split == "train" else split

@@ -18,6 +18,7 @@ from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import check_batch
 from dtrain.data.sources import Splits
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
@@ -119,6 +120,8 @@ class Action(ABC):
     trains = True
     #: The run whose model is used; None: that of the process.
     of_run: RunDir | None = None
+    #: What the test examples are, of :func:`data_identity.records`; None: it has none.
+    test_record: Json | None = None
 
     # An optional hook: it has no body and is not abstract.
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027
@@ -201,7 +204,7 @@ def assemble(
             # The command could not know how many examples a dataset of the user's own has.
             examples, _ = dataset.lengths(splits)
             check_batch(config.trainer.batch_size, strategy.replicas, examples)
-        tell_apart(data, config, strategy, process, past)
+        tell_apart(data, action.test_record, strategy, process, past)
         process.ending.enter_context(data.pool)  # its readers start while the model is built
         schedule = make_schedule(config, *dataset.lengths(splits))
         model = build.model(
@@ -271,15 +274,19 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
 
 
 def tell_apart(
-    data: dataset.Data, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
-) -> None:
+    data: dataset.Data, test: Json | None, strategy: Backend, process: Process,
+    past: Checkpoint | None,
+) -> None:  # fmt: skip
     """Record what the data is, and compare it with that of the other hosts and of the run before.
+
+    What a run is tested on may have changed since, and not differ among its hosts.
 
     Raises:
         UsageError: it is other data.
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
-    data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
+    own = data.identity if test is None else {**data.identity, "test": test}
+    data_identity.check_hosts(own, strategy.tasks, process.cluster)
     stream = data_identity.check_stream(data.splits, not several)
     notices = [*data.notices, stream]
     if process.journal is not None:

@@ -58,6 +58,8 @@ class Train(Action):
                 raise
             notice = f"the dataset's test examples are left out: {error}"
             return dataclasses.replace(data, notices=(*data.notices, notice))
+        if self._test is not None:
+            self.test_record = self._test.data.identity["validation"]
         return data
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
@@ -185,7 +187,7 @@ class Train(Action):
         try:
             return {} if self._test is None else run_test(session, self._test)
         except Exception as error:  # of the user's metrics or data, or a stop
-            if len(session.process.cluster.tasks) > 1 and not isinstance(error, errors.Interrupted):
+            if session.strategy.tasks.size > 1 and not isinstance(error, errors.Interrupted):
                 raise
             session.process.notice(f"the test examples are not evaluated: {error}"[:1000])
             return {}
